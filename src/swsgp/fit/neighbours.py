@@ -1,0 +1,33 @@
+"""The table of active sets of all training rows, for inducing inputs that do not move."""
+
+import numpy as np
+
+from swsgp.gp.active import search_inducing
+from swsgp.gp.model import SparseGP
+
+# Lengthscales move little in the first steps, so the first refresh after the start is at this step.
+FIRST_REFRESH = 64
+
+
+def next_refresh(step: int) -> int:
+    """The step after `step` at which neighbours are searched again: 64, 128, 256, …"""
+    return max(FIRST_REFRESH, 1 << step.bit_length())
+
+
+class NeighbourTable:
+    """Nearest inducing inputs of training rows in the metric learned so far.
+
+    Only the rows that come up before the next refresh are searched: a short run on a long table never pays for
+    rows that it does not see.
+    """
+
+    def __init__(self, x: np.ndarray, n_neighbors: int):
+        self.table = np.zeros((len(x), n_neighbors), dtype=np.int32)
+        self._x = x
+
+    def refresh(self, model: SparseGP, rows: np.ndarray) -> np.ndarray:
+        """The table with these rows up to date; rows outside them may be out of date."""
+        rows = np.unique(rows)
+        found = search_inducing(model.metric, self._x[rows], np.asarray(model.inducing), self.table.shape[1])
+        self.table[rows] = found
+        return self.table

@@ -1,0 +1,56 @@
+"""What a person sees while training runs."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from swsgp.fit.stopping import Report
+
+# Seconds between two lines where there is no terminal to redraw a bar on.
+_LINE_EVERY = 10.0
+
+
+class ProgressBar:
+    """Rate, bound, held-out score and time left: a bar on a terminal, plain lines elsewhere, nothing if switched off."""
+
+    def __init__(self, n_steps: int, shown: bool, console: Console | None = None):
+        self._console = console or Console(stderr=True)
+        self._n_steps = n_steps
+        self._shown = shown
+        self._score: float | None = None
+        self._last_line = time.monotonic()
+        self._bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not (shown and self._console.is_terminal),
+        )
+        self._task = self._bar.add_task("training", total=n_steps, facts="")
+
+    def __enter__(self) -> "ProgressBar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, report: Report) -> None:
+        """Show the newest state."""
+        self._score = report.score if report.score is not None else self._score
+        rate = report.step / max(report.seconds, 1e-9)
+        facts = f"{rate:,.0f} steps/s · bound {report.bound:.4f}"
+        if self._score is not None:
+            facts += f" · held-out {self._score:.4f}"
+        self._bar.update(self._task, completed=report.step, facts=facts)
+        due = time.monotonic() - self._last_line >= _LINE_EVERY or report.step == self._n_steps
+        if self._shown and not self._console.is_terminal and due:
+            self._last_line = time.monotonic()
+            left = (self._n_steps - report.step) / max(rate, 1e-9)
+            self._console.print(f"step {report.step}/{self._n_steps} · {facts} · {left:.0f} s left", highlight=False)

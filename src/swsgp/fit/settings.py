@@ -1,0 +1,76 @@
+"""How to train: one frozen record."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import optax
+
+from swsgp.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a training run; `Settings.paper()` gives those of the paper.
+
+    Parameters
+    ----------
+    steps
+        Optimiser steps, at most.
+    batch_size
+        Rows in a mini-batch; all of them if there are fewer.
+    learning_rate, schedule
+        Adam's rate, and whether it stays ("constant") or falls to 0 at the last step ("cosine").
+    learn_inducing
+        Whether inducing inputs move. If they do, their neighbours are searched anew in every step; if not, when
+        the step count passes a power of two, since the learned lengthscales change who is near.
+    kl_scale
+        κ in the bound; 1 is the paper's.
+    time_budget
+        Seconds after which training stops, or None.
+    evaluate_every, patience
+        Steps between two looks at the held-out rows, and how many looks in a row without a better score end the
+        training (None: never). With held-out rows, the model with the best score is the one returned.
+    seed
+        Fixes the order of the rows. Same seed, same data, same machine: same result.
+    progress
+        Whether to show progress: a bar on a terminal, a line now and then elsewhere.
+    """
+
+    steps: int = 10_000
+    batch_size: int = 256
+    learning_rate: float = 0.01
+    schedule: Literal["constant", "cosine"] = "cosine"
+    learn_inducing: bool = False
+    kl_scale: float = 1.0
+    time_budget: float | None = None
+    evaluate_every: int = 500
+    patience: int | None = None
+    seed: int = 0
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "evaluate_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise SettingError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+        for name in ("learning_rate", "kl_scale", "time_budget"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{name} must be positive and finite, got {value!r}.")
+        if self.schedule not in ("constant", "cosine"):
+            raise SettingError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> "Settings":
+        """The paper's: Adam at 0.001 for 300,000 steps, mini-batches of 64, inducing inputs learned, κ = 1."""
+        paper = {"steps": 300_000, "batch_size": 64, "learning_rate": 0.001, "schedule": "constant"}
+        return cls(**{**paper, "learn_inducing": True, **changes})
+
+    def rates(self, first: int, n_steps: int) -> np.ndarray:
+        """Learning rates of some consecutive steps."""
+        if self.schedule == "constant":
+            return np.full(n_steps, self.learning_rate)
+        schedule = optax.cosine_decay_schedule(self.learning_rate, self.steps)
+        return np.asarray(schedule(np.arange(first, first + n_steps)))

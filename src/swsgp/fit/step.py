@@ -1,0 +1,82 @@
+"""Many optimiser steps in one dispatch."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from swsgp.gp.model import SparseGP, bound
+from swsgp.shapes import Array, Float, Int, Scalar
+
+
+class State(NamedTuple):
+    """What a step changes: the learned part of the model, and the optimiser's moments."""
+
+    learned: SparseGP
+    moments: Any
+
+
+class Outcome(NamedTuple):
+    """A state after some steps, and the mean of their bounds, in nats per row; not finite if any was not."""
+
+    state: State
+    bound: Scalar
+
+
+def split(model: SparseGP, learn_inducing: bool) -> tuple[SparseGP, SparseGP]:
+    """The part of a model that training changes, and the rest."""
+    learned = jax.tree.map(eqx.is_inexact_array, model)
+    learned = eqx.tree_at(lambda m: m.jitter, learned, False)
+    learned = eqx.tree_at(lambda m: m.inducing, learned, learn_inducing)
+    if model.nearest_by is not None:
+        learned = eqx.tree_at(lambda m: m.nearest_by, learned, jax.tree.map(lambda _: False, learned.nearest_by))
+    return eqx.partition(model, learned)
+
+
+ADAM = optax.scale_by_adam()
+
+
+@eqx.filter_jit
+def run_steps(
+    state: State,
+    fixed: SparseGP,
+    x: Float[Array, "N D"],
+    y: Float[Array, " N"],
+    neighbours: Int[Array, "N H"] | None,
+    batches: Int[Array, "T B"],
+    rates: Float[Array, " T"],
+    n_steps: Int[Array, ""],
+    kl_scale: Scalar,
+) -> Outcome:
+    """The first `n_steps` of `batches`, one optimiser step each with its own learning rate.
+
+    A loop with a bound known only at run time, so that one compiled program serves every number of steps.
+    Neighbours come from a table with a row for each data point, or are searched in every step without one.
+    """
+    n_rows = x.shape[0]
+
+    def loss(learned: SparseGP, rows: Array) -> Array:
+        model = eqx.combine(learned, fixed)
+        batch = x[rows]
+        index = model.active_set(batch) if neighbours is None else neighbours[rows]
+        # Divided by N, which Adam does not notice, so that the numbers stay near 1 in float32.
+        return -bound(model, batch, y[rows], index, n_rows, kl_scale) / n_rows
+
+    def step(i: Array, carry: Outcome) -> Outcome:
+        (learned, moments), total = carry
+        value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i])
+        updates, moments = ADAM.update(gradient, moments)
+        updates = jax.tree.map(lambda u: -rates[i] * u, updates)
+        return Outcome(State(eqx.apply_updates(learned, updates), moments), total - value)
+
+    zero = jnp.zeros((), dtype=x.dtype)
+    after, total = jax.lax.fori_loop(0, n_steps, step, Outcome(state, zero))
+    return Outcome(after, total / n_steps)
+
+
+@jax.jit
+def all_finite(tree: Any) -> Array:
+    """Whether every number in it is finite."""
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))

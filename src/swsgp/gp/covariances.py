@@ -1,0 +1,243 @@
+r"""Covariance functions ("kernels"): each one is a scalar formula on one pair of points.
+
+Combine them with `+` and `*`, and restrict one to some columns with `Columns`. Parameters are kept as logarithms,
+so that every value that an optimiser can reach is a valid one. A `lengthscale` is one number for all columns, or
+one for each (ARD).
+"""
+
+import abc
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from swsgp.errors import SettingError
+from swsgp.ops.distances import squared_distances, squared_distances_within
+from swsgp.shapes import Array, Float, Scalar
+
+
+def _log(name: str, value: object) -> Array:
+    array = jnp.asarray(value, dtype=float)
+    if not bool(jnp.all((array > 0) & jnp.isfinite(array))):
+        raise SettingError(f"{name} must be positive and finite, got {value}.")
+    return jnp.log(array)
+
+
+class Covariance(eqx.Module):
+    """A positive definite function k(x, y)."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        """k(x, y) for one pair of points."""
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        """k on all pairs."""
+        return jax.vmap(lambda one: jax.vmap(lambda other: self(one, other))(z))(x)
+
+    def diagonal(self, x: Float[Array, "R D"]) -> Float[Array, " R"]:
+        """k(x, x), the prior variance, at each point."""
+        return jax.vmap(lambda one: self(one, one))(x)
+
+    def metric(self, n_columns: int) -> Float[Array, " D"] | None:
+        """Column factors under which "largest k(x, z)" means "smallest Euclidean distance"; None if there are none."""
+        return None
+
+    def __add__(self, other: "Covariance") -> "Sum":
+        return Sum(self, other)
+
+    def __mul__(self, other: "Covariance") -> "Product":
+        return Product(self, other)
+
+
+class _Stationary(Covariance):
+    """variance · profile(r²), with r the distance after division by the lengthscales."""
+
+    log_lengthscale: Float[Array, "..."]
+    log_variance: Scalar
+
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
+        self.log_lengthscale = _log("lengthscale", lengthscale)
+        self.log_variance = _log("variance", variance)
+
+    @property
+    def lengthscale(self) -> Array:
+        return jnp.exp(self.log_lengthscale)
+
+    @property
+    def variance(self) -> Array:
+        return jnp.exp(self.log_variance)
+
+    @abc.abstractmethod
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Correlation as a function of the squared scaled distance; 1 at 0, and falling."""
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        return self.variance * self.profile(jnp.sum(((x - y) / self.lengthscale) ** 2))
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        # `matrix(z, z)` says by identity that it is symmetric, and its gradient is then cheaper.
+        if x is z:
+            return self.variance * self.profile(squared_distances_within(z / self.lengthscale))
+        return self.variance * self.profile(squared_distances(x / self.lengthscale, z / self.lengthscale))
+
+    def diagonal(self, x: Float[Array, "R D"]) -> Float[Array, " R"]:
+        return jnp.broadcast_to(self.variance, x.shape[:1])
+
+    def metric(self, n_columns: int) -> Float[Array, " D"]:
+        return jnp.broadcast_to(1.0 / self.lengthscale, (n_columns,))
+
+
+def _root(r2: Array) -> Array:
+    # The derivative of a bare square root at 0 is infinite, and 0 times infinity is not a number.
+    return jnp.sqrt(r2 + 1e-36)
+
+
+class Matern12(_Stationary):
+    r"""Matérn-1/2 (exponential): $\sigma^2 e^{-r}$."""
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.exp(-_root(r2))
+
+
+class Matern32(_Stationary):
+    r"""Matérn-3/2: $\sigma^2 (1 + \sqrt3 r) e^{-\sqrt3 r}$."""
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        r = _root(3.0 * r2)
+        return (1.0 + r) * jnp.exp(-r)
+
+
+class Matern52(_Stationary):
+    r"""Matérn-5/2: $\sigma^2 (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$."""
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        r = _root(5.0 * r2)
+        return (1.0 + r + r**2 / 3.0) * jnp.exp(-r)
+
+
+class RBF(_Stationary):
+    r"""Squared exponential: $\sigma^2 e^{-r^2/2}$."""
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.exp(-0.5 * r2)
+
+
+class RationalQuadratic(_Stationary):
+    r"""Rational quadratic: $\sigma^2 (1 + r^2 / 2\alpha)^{-\alpha}$."""
+
+    log_alpha: Scalar
+
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0, alpha: object = 1.0):
+        super().__init__(lengthscale, variance)
+        self.log_alpha = _log("alpha", alpha)
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        alpha = jnp.exp(self.log_alpha)
+        return jnp.exp(-alpha * jnp.log1p(r2 / (2.0 * alpha)))
+
+
+class Linear(Covariance):
+    r"""Linear functions through the origin: $\sum_d \sigma_d^2 x_d y_d$; one variance, or one for each column."""
+
+    log_variance: Float[Array, "..."]
+
+    def __init__(self, variance: object = 1.0):
+        self.log_variance = _log("variance", variance)
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        return jnp.sum(jnp.exp(self.log_variance) * x * y)
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        return (x * jnp.exp(self.log_variance)) @ z.T
+
+
+class Constant(Covariance):
+    r"""An unknown constant: $\sigma^2$ for every pair. As a factor, it scales another covariance."""
+
+    log_variance: Scalar
+
+    def __init__(self, variance: object = 1.0):
+        self.log_variance = _log("variance", variance)
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        return jnp.exp(self.log_variance)
+
+
+class _Pair(Covariance):
+    """Two covariances in one."""
+
+    first: Covariance
+    second: Covariance
+
+    def metric(self, n_columns: int) -> Float[Array, " D"] | None:
+        # A constant beside a covariance, or before it, leaves the order of its values as it is.
+        if isinstance(self.first, Constant):
+            return self.second.metric(n_columns)
+        if isinstance(self.second, Constant):
+            return self.first.metric(n_columns)
+        return None
+
+
+class Sum(_Pair):
+    """k(x, y) = first(x, y) + second(x, y)."""
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        return self.first(x, y) + self.second(x, y)
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        return self.first.matrix(x, z) + self.second.matrix(x, z)
+
+
+class Product(_Pair):
+    """k(x, y) = first(x, y) · second(x, y)."""
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        return self.first(x, y) * self.second(x, y)
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        return self.first.matrix(x, z) * self.second.matrix(x, z)
+
+
+class Columns(Covariance):
+    """A covariance that sees only some columns of its inputs, given by position."""
+
+    base: Covariance
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, base: Covariance, columns: Sequence[int]):
+        self.base = base
+        self.columns = tuple(int(column) for column in columns)
+        if not self.columns or min(self.columns) < 0 or len(set(self.columns)) < len(self.columns):
+            raise SettingError(f"columns must be different positions from 0 on, at least one, got {columns}.")
+
+    def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
+        seen = jnp.asarray(self.columns)
+        return self.base(x[seen], y[seen])
+
+    def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
+        seen = jnp.asarray(self.columns)
+        return self.base.matrix(x[:, seen], z[:, seen])
+
+    def metric(self, n_columns: int) -> Float[Array, " D"] | None:
+        factors = self.base.metric(len(self.columns))
+        return None if factors is None else jnp.zeros(n_columns).at[jnp.asarray(self.columns)].set(factors)
+
+
+def check_columns(covariance: Covariance, n_columns: int) -> None:
+    """Refuse a covariance whose parameters or column positions do not fit inputs of `n_columns` columns."""
+    if isinstance(covariance, _Pair):
+        check_columns(covariance.first, n_columns)
+        check_columns(covariance.second, n_columns)
+    elif isinstance(covariance, Columns):
+        if max(covariance.columns) >= n_columns:
+            raise SettingError(f"Columns names position {max(covariance.columns)}, but there are {n_columns} columns.")
+        check_columns(covariance.base, len(covariance.columns))
+    else:
+        for name in ("log_lengthscale", "log_variance"):
+            shape = getattr(covariance, name, jnp.zeros(())).shape
+            if shape not in ((), (n_columns,)):
+                raise SettingError(
+                    f"{type(covariance).__name__} has a {name.removeprefix('log_')} of shape {shape}, "
+                    f"but the inputs have {n_columns} columns; give one number or {n_columns}."
+                )

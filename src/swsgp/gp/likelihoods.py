@@ -1,0 +1,231 @@
+r"""Likelihoods p(y | f): what an observation says about the latent function.
+
+Each gives, for one observation and $q(f) = N(\mu, v)$: the expected log-probability $E_q \log p(y \mid f)$ of the
+bound, the log predictive density $\log E_q p(y \mid f)$, and predictive moments or class probabilities.
+`mean` and `variance` always have one entry for each latent function.
+"""
+
+import abc
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln, log_ndtr, ndtr
+
+from swsgp.errors import DataError, SettingError
+from swsgp.gp.quadrature import expectation, gamma_nodes, log_expectation, normal_draws, safe_sqrt
+from swsgp.shapes import Array, Float, Scalar
+
+Latent = Float[Array, " Q"]
+_LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+class Likelihood(eqx.Module):
+    """One observation model."""
+
+    @property
+    def n_latent(self) -> int:
+        """How many latent functions it reads."""
+        return 1
+
+    @abc.abstractmethod
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """E log p(y | f) under q(f)."""
+
+    @abc.abstractmethod
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """log E p(y | f) under q(f)."""
+
+    @abc.abstractmethod
+    def check(self, y: np.ndarray) -> None:
+        """Refuse observations that this likelihood cannot have produced."""
+
+
+class Regression(Likelihood):
+    """A likelihood over numbers."""
+
+    @abc.abstractmethod
+    def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
+        """Mean and variance of a new observation."""
+
+    def check(self, y: np.ndarray) -> None:
+        """Any finite number will do."""
+
+
+class Classification(Likelihood):
+    """A likelihood over classes 0, 1, …, C-1."""
+
+    n_classes: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def probabilities(self, mean: Latent, variance: Latent) -> Float[Array, " C"]:
+        """Probability of each class for a new observation; they sum to 1."""
+
+    def check(self, y: np.ndarray) -> None:
+        wrong = (y != np.round(y)) | (y < 0) | (y >= self.n_classes)
+        if wrong.any():
+            raise DataError(
+                f"{type(self).__name__} needs labels among 0..{self.n_classes - 1}, got {y[wrong][0]:g} in row "
+                f"{int(np.argmax(wrong))}; number the classes from 0 or choose another likelihood."
+            )
+
+
+def _positive(name: str, value: float) -> Array:
+    if not (np.isfinite(value) and value > 0):
+        raise SettingError(f"{name} must be positive and finite, got {value}.")
+    return jnp.log(jnp.asarray(value, dtype=float))
+
+
+class Gaussian(Regression):
+    r"""$y = f + \epsilon$ with $\epsilon \sim N(0, \sigma^2)$; everything in closed form."""
+
+    log_noise: Scalar
+
+    def __init__(self, noise: float = 0.1):
+        self.log_noise = _positive("noise", noise)
+
+    @property
+    def noise(self) -> Scalar:
+        """The noise variance σ²."""
+        return jnp.exp(self.log_noise)
+
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return -0.5 * (_LOG_2PI + self.log_noise + ((y - mean[0]) ** 2 + variance[0]) / self.noise)
+
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        total = variance[0] + self.noise
+        return -0.5 * (_LOG_2PI + jnp.log(total) + (y - mean[0]) ** 2 / total)
+
+    def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
+        return mean[0], variance[0] + self.noise
+
+
+class StudentT(Regression):
+    r"""$y = f + s\,t_\nu$: heavy tails, so that single wild observations do not pull the function away.
+
+    The degrees of freedom $\nu$ are fixed, the scale $s$ is learned. The expectation of the log takes 20-point
+    quadrature; the predictive density mixes Gaussians over the precision of the noise, which holds in the far tail.
+    """
+
+    log_scale: Scalar
+    dof: float = eqx.field(static=True)
+
+    def __init__(self, scale: float = 0.3, dof: float = 4.0):
+        if not dof > 0:
+            raise SettingError(f"dof must be positive, got {dof}.")
+        self.log_scale = _positive("scale", scale)
+        self.dof = float(dof)
+
+    def _log_prob(self, y: Array, f: Array) -> Array:
+        nu = self.dof
+        constant = gammaln((nu + 1.0) / 2.0) - gammaln(nu / 2.0) - 0.5 * np.log(nu * np.pi)
+        return constant - self.log_scale - 0.5 * (nu + 1.0) * jnp.log1p(((y - f) * jnp.exp(-self.log_scale)) ** 2 / nu)
+
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return expectation(lambda f: self._log_prob(y, f), mean[0], variance[0])
+
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        log_nodes, log_weights = (jnp.asarray(part, dtype=mean.dtype) for part in gamma_nodes(self.dof / 2.0))
+        total = variance[0] + jnp.exp(2.0 * self.log_scale - log_nodes)
+        log_density = -0.5 * (_LOG_2PI + jnp.log(total) + (y - mean[0]) ** 2 / total)
+        return jax.nn.logsumexp(log_density + log_weights)
+
+    def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
+        """The variance is infinite for ν ≤ 2, as that of the noise is."""
+        factor = self.dof / (self.dof - 2.0) if self.dof > 2.0 else np.inf
+        return mean[0], variance[0] + jnp.exp(2.0 * self.log_scale) * factor
+
+
+class Poisson(Regression):
+    r"""Counts with rate $e^f$."""
+
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return y * mean[0] - jnp.exp(mean[0] + 0.5 * variance[0]) - gammaln(y + 1.0)
+
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        # The mode lies between the prior mean and that of the likelihood, log y.
+        reach = 8.0 * jnp.sqrt(variance[0])
+        low, high = jnp.minimum(mean[0] - reach, jnp.log(y + 0.5)), jnp.maximum(mean[0], jnp.log(y + 0.5))
+        value = log_expectation(lambda f: y * f - jnp.exp(f), mean[0], variance[0], low, high)
+        return value - gammaln(y + 1.0)
+
+    def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
+        rate = jnp.exp(mean[0] + 0.5 * variance[0])
+        return rate, rate + rate**2 * jnp.expm1(variance[0])
+
+    def check(self, y: np.ndarray) -> None:
+        wrong = (y != np.round(y)) | (y < 0)
+        if wrong.any():
+            raise DataError(
+                f"Poisson needs counts 0, 1, 2, …, got {y[wrong][0]:g} in row {int(np.argmax(wrong))}; "
+                "use Gaussian or StudentT for other numbers."
+            )
+
+
+class Bernoulli(Classification):
+    r"""Two classes: $p(y{=}1 \mid f)$ is $\Phi(f)$ (probit, the paper's) or $1/(1+e^{-f})$ (logit)."""
+
+    link: Literal["probit", "logit"] = eqx.field(static=True, default="probit")
+    n_classes: int = eqx.field(static=True, default=2, init=False)
+
+    def __check_init__(self) -> None:
+        if self.link not in ("probit", "logit"):
+            raise SettingError(f"link must be 'probit' or 'logit', got {self.link!r}.")
+
+    def _log_prob(self, signed: Array) -> Array:
+        return log_ndtr(signed) if self.link == "probit" else jax.nn.log_sigmoid(signed)
+
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return expectation(self._log_prob, (2.0 * y - 1.0) * mean[0], variance[0])
+
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        signed = (2.0 * y - 1.0) * mean[0]
+        if self.link == "probit":
+            return log_ndtr(signed * jax.lax.rsqrt(1.0 + variance[0]))
+        # Adding log σ moves the mode up, by less than the variance, since its slope is under 1.
+        reach = 8.0 * jnp.sqrt(variance[0])
+        value = log_expectation(self._log_prob, signed, variance[0], signed - reach, signed + variance[0] + reach)
+        return jnp.minimum(value, 0.0)
+
+    def probabilities(self, mean: Latent, variance: Latent) -> Float[Array, " 2"]:
+        if self.link == "probit":
+            signed = mean[0] * jax.lax.rsqrt(1.0 + variance[0])
+            return jnp.stack([ndtr(-signed), ndtr(signed)])
+        log_probabilities = jnp.stack([self.log_predictive(jnp.full_like(mean[0], y), mean, variance) for y in (0, 1)])
+        return jax.nn.softmax(log_probabilities)
+
+
+class Softmax(Classification):
+    r"""C classes with C latent functions: $p(y{=}c \mid f) = e^{f_c} / \sum_j e^{f_j}$.
+
+    Expectations are averages over 128 fixed quasi-random points in antithetic pairs. The draws are the same for
+    every row and step, so the bound is a deterministic function, and linear parts of it are exact.
+    """
+
+    n_classes: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.n_classes < 2:
+            raise SettingError(f"n_classes must be at least 2, got {self.n_classes}.")
+
+    @property
+    def n_latent(self) -> int:
+        return self.n_classes
+
+    def _log_probs(self, mean: Latent, variance: Latent) -> Float[Array, "S C"]:
+        draws = jnp.asarray(normal_draws(self.n_classes), dtype=mean.dtype)
+        return jax.nn.log_softmax(mean + safe_sqrt(variance) * draws, axis=-1)
+
+    def _log_predictives(self, mean: Latent, variance: Latent) -> Float[Array, " C"]:
+        return jax.nn.log_softmax(jax.nn.logsumexp(self._log_probs(mean, variance), axis=0))
+
+    def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return jnp.mean(self._log_probs(mean, variance)[:, y.astype(int)])
+
+    def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return self._log_predictives(mean, variance)[y.astype(int)]
+
+    def probabilities(self, mean: Latent, variance: Latent) -> Float[Array, " C"]:
+        return jnp.exp(self._log_predictives(mean, variance))

@@ -1,0 +1,156 @@
+r"""The model: a frozen record of everything that training learns, and the paper's objective on it."""
+
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from swsgp.errors import SettingError
+from swsgp.gp.active import Active, active_set
+from swsgp.gp.covariances import Covariance, check_columns
+from swsgp.gp.inducing import Placement, starting_inputs
+from swsgp.gp.likelihoods import Likelihood
+from swsgp.gp.variational import Diagonal, Full, Variational
+from swsgp.ops.local import LocalTerms
+from swsgp.shapes import Array, Float, Int, Precision, Scalar, check_precision, precision_scope
+
+CovarianceForm = Literal["diag", "full"]
+
+# Rounding makes the factor of a float32 matrix with H = 100 fail under about 1e-6 times its diagonal.
+JITTER = {"float32": 1e-5, "float64": 1e-8}
+
+
+class SparseGP(eqx.Module):
+    """A sparse (within sparse) variational GP.
+
+    `active` says which inducing variables training uses, `active_prediction` which prediction uses; they differ
+    for SVGP-M-H alone. `nearest_by` is the covariance that defines "nearest", by default the model's own.
+    """
+
+    covariance: Covariance
+    likelihood: Likelihood
+    inducing: Float[Array, "M D"]
+    variational: Variational
+    jitter: Scalar
+    nearest_by: Covariance | None
+    active: Active = eqx.field(static=True)
+    active_prediction: Active = eqx.field(static=True)
+
+    @property
+    def metric(self) -> Covariance:
+        """The covariance by which inducing inputs are near or far."""
+        return self.covariance if self.nearest_by is None else self.nearest_by
+
+    @property
+    def precision(self) -> Precision:
+        return "float64" if self.inducing.dtype == np.float64 else "float32"
+
+    def k_zz(self, index: Int[Array, " H"]) -> Float[Array, "H H"]:
+        """Prior covariance of some inducing variables, with jitter."""
+        z = self.inducing[index]
+        k_zz = self.covariance.matrix(z, z)
+        # Jitter is relative: a fixed 1e-6 vanishes beside a variance of 1e4 and swamps one of 1e-6. The floor
+        # is for a linear covariance at the origin, whose variance is 0.
+        scale = jnp.maximum(jnp.mean(jnp.diagonal(k_zz)), 1e-6)
+        return k_zz + self.jitter * scale * jnp.eye(len(z), dtype=k_zz.dtype)
+
+    def group_terms(self, x: Float[Array, "R D"], index: Int[Array, " H"]) -> LocalTerms:
+        """q(f) and KL for points that share one active set."""
+        k_zx = self.covariance.matrix(self.inducing[index], x)
+        return self.variational.terms(index, self.k_zz(index), k_zx, self.covariance.diagonal(x))
+
+    def terms(self, x: Float[Array, "B D"], index: Int[Array, "..."]) -> LocalTerms:
+        """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
+        if index.ndim == 1:
+            return self.group_terms(x, index)
+        mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index)
+        return LocalTerms(mean[:, 0], variance[:, 0], jnp.mean(kl))
+
+    def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
+        """The active inducing variables of a training batch."""
+        return active_set(self.active, self.metric, x, self.inducing)
+
+
+def bound(
+    model: SparseGP,
+    x: Float[Array, "B D"],
+    y: Float[Array, " B"],
+    index: Int[Array, "..."],
+    n_data: int,
+    kl_scale: float | Scalar = 1.0,
+) -> Scalar:
+    r"""The paper's estimate of the bound from one mini-batch (Algorithm 1), in nats for all of the data.
+
+    $\frac NB \sum_{i \in B} E_{q(f_i)} \log p(y_i \mid f_i) - \frac{\kappa}{B} \sum_{i \in B} \mathrm{KL}_{w(x_i)}$,
+    with $\kappa = 1$ in the paper. A larger $\kappa$ is a departure from it: with M much larger than H each
+    inducing variable enters the KL for few points only, and the paper's bound is overconfident.
+    """
+    terms = model.terms(x, index)
+    log_prob = jax.vmap(model.likelihood.expected_log_prob)(y, terms.mean, terms.variance)
+    return n_data * jnp.mean(log_prob) - kl_scale * terms.kl
+
+
+def create(
+    x: np.ndarray,
+    covariance: Covariance,
+    likelihood: Likelihood,
+    active: Active,
+    *,
+    n_inducing: int,
+    covariance_form: CovarianceForm = "diag",
+    placement: Placement | np.ndarray = "kmeans",
+    active_prediction: Active | None = None,
+    nearest_by: Covariance | None = None,
+    precision: Precision = "float32",
+    jitter: float | None = None,
+    seed: int = 0,
+) -> SparseGP:
+    """A model before training, with its inducing inputs placed on the (scaled) training inputs x.
+
+    Parameters
+    ----------
+    active, active_prediction
+        Active sets in training and in prediction; the second defaults to the first. Training with `All` and
+        predicting with `PerPoint(H)` is the paper's SVGP-M-H.
+    covariance_form
+        "diag" or "full" S. A full one has M²/2 numbers for each latent function.
+    placement
+        "kmeans", "subset", or an (M, D) array of inducing inputs.
+    jitter
+        What is added to the diagonal of every K, relative to its mean; by default 1e-5 in float32, 1e-8 in float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 50)[:, None]
+    >>> model = create(x, Matern52(0.2), Gaussian(0.01), PerPoint(4), n_inducing=10)
+    >>> model.inducing.shape
+    (10, 1)
+    """
+    active_prediction = active if active_prediction is None else active_prediction
+    check_precision(precision)
+    if covariance_form not in get_args(CovarianceForm):
+        raise SettingError(f"covariance_form must be 'diag' or 'full', got {covariance_form!r}.")
+    z = starting_inputs(np.asarray(x), n_inducing, placement, seed)
+    active.check(n_inducing)
+    active_prediction.check(n_inducing)
+    for one in (covariance, nearest_by):
+        if one is not None:
+            check_columns(one, z.shape[1])
+    jitter = JITTER[precision] if jitter is None else jitter
+    with precision_scope(precision):
+        dtype = jnp.dtype(precision)
+        covariance, likelihood, nearest_by = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype) if eqx.is_inexact_array(leaf) else leaf,
+            (covariance, likelihood, nearest_by),
+        )
+        z = jnp.asarray(z, dtype)
+        # Small beside the prior: a wide q(u) at the start costs more of the bound than a narrow one.
+        std = 0.1 * float(jnp.sqrt(jnp.mean(covariance.diagonal(z)) + 1e-12))
+        form = Full if covariance_form == "full" else Diagonal
+        variational = form.start(n_inducing, likelihood.n_latent, std)
+        return SparseGP(
+            covariance, likelihood, z, variational, jnp.asarray(jitter, dtype), nearest_by, active, active_prediction
+        )

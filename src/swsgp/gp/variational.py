@@ -1,0 +1,125 @@
+"""q(u) = N(m, S) over all M inducing variables, and how to take the part of it that is active.
+
+Q latent functions have a mean and a covariance each.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from swsgp.ops.local import (
+    LocalTerms,
+    gram,
+    local_terms_diagonal,
+    local_terms_full,
+    log_det,
+    marginals_diagonal,
+    marginals_full,
+)
+from swsgp.shapes import Array, Float, Int
+
+Index = Int[Array, " H"]
+Marginals = tuple[Float[Array, "R Q"], Float[Array, "R Q"]]
+
+
+class Variational(eqx.Module):
+    """A Gaussian over the inducing variables."""
+
+    mean: eqx.AbstractVar[Float[Array, "M Q"]]
+
+    @abc.abstractmethod
+    def covariance(self, index: Index) -> Float[Array, "Q H H"]:
+        """S restricted to some inducing variables."""
+
+    @abc.abstractmethod
+    def terms(
+        self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> LocalTerms:
+        """Local terms of one group; see `swsgp.ops.local`."""
+
+    @abc.abstractmethod
+    def marginals(
+        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> Marginals:
+        """Mean and variance of q(f) for one group whose factor w is known."""
+
+
+class Diagonal(Variational):
+    """S = diag(exp(2 log_std)): 2 M Q numbers, and the choice when M is large."""
+
+    mean: Float[Array, "M Q"]
+    log_std: Float[Array, "M Q"]
+
+    @classmethod
+    def start(cls, n_inducing: int, n_latent: int, std: float) -> "Diagonal":
+        """Mean 0 and the same standard deviation everywhere."""
+        return cls(jnp.zeros((n_inducing, n_latent)), jnp.full((n_inducing, n_latent), jnp.log(std)))
+
+    def variance(self, index: Index) -> Float[Array, "H Q"]:
+        return jnp.exp(2.0 * self.log_std[index])
+
+    def covariance(self, index: Index) -> Float[Array, "Q H H"]:
+        return jax.vmap(jnp.diag, in_axes=1)(self.variance(index))
+
+    def terms(
+        self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> LocalTerms:
+        return local_terms_diagonal(k_zz, k_zx, k_xx, self.mean[index], self.variance(index))
+
+    def marginals(
+        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> Marginals:
+        return marginals_diagonal(w, k_zx, k_xx, self.mean[index], self.variance(index))
+
+
+class Full(Variational):
+    r"""$S = LL^\top$ with L lower triangular; $S_w = L_w L_w^\top$ from the H active *rows* of L.
+
+    `lower` holds the rows under the diagonal one after the other, row i from position i(i-1)/2 on: half of the
+    memory of a square array, and half of the optimiser's work. It is folded into lines of 128, which the optimiser
+    updates in parallel, and padded so that M numbers can be sliced from the start of any row.
+    """
+
+    mean: Float[Array, "M Q"]
+    log_diagonal: Float[Array, "M Q"]
+    lower: Float[Array, "Q P 128"]
+
+    @classmethod
+    def start(cls, n_inducing: int, n_latent: int, std: float) -> "Full":
+        """Mean 0 and S = std² I."""
+        return cls(
+            jnp.zeros((n_inducing, n_latent)),
+            jnp.full((n_inducing, n_latent), jnp.log(std)),
+            jnp.zeros((n_latent, n_inducing * (n_inducing - 1) // 2 // 128 + 1, 128)),
+        )
+
+    def rows(self, index: Index) -> Float[Array, "Q H M"]:
+        """Rows of L, all M columns."""
+        n_inducing, n_latent = self.mean.shape
+        lower = self.lower.reshape(n_latent, -1)
+        column = jnp.arange(n_inducing)
+
+        def row(i: Array, own: Array) -> Array:
+            below = jax.lax.dynamic_slice_in_dim(lower, i * (i - 1) // 2, n_inducing, axis=1)
+            return jnp.where(column < i, below, jnp.where(column == i, own[:, None], 0.0))
+
+        return jax.vmap(row, out_axes=1)(index, jnp.exp(self.log_diagonal[index]))
+
+    def covariance(self, index: Index) -> Float[Array, "Q H H"]:
+        return jax.vmap(gram)(self.rows(index))
+
+    def terms(
+        self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> LocalTerms:
+        cov = self.covariance(index)
+        # With every variable active L is square, and the determinant of S is that of its diagonal.
+        everything = index.shape[0] == self.mean.shape[0]
+        log_det_cov = 2.0 * jnp.sum(self.log_diagonal, axis=0) if everything else log_det(cov)
+        return local_terms_full(k_zz, k_zx, k_xx, self.mean[index], cov, log_det_cov)
+
+    def marginals(
+        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
+    ) -> Marginals:
+        return marginals_full(w, k_zx, k_xx, self.mean[index], self.covariance(index))

@@ -1,0 +1,73 @@
+"""The nearest of M points to each of many: exact, on the device or with a tree on the CPU."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.spatial import cKDTree
+
+from swsgp.shapes import Array, Float, Int
+
+# Measured on two CPU cores: below these a brute-force search on the device is the faster one.
+_TREE_MIN_POINTS = 2048
+_TREE_MAX_COLUMNS = 10
+# Scores held at once by a search for many points: 16 million, 64 MB in float32.
+_MAX_SCORES = 1 << 24
+
+
+def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
+    """Indices of the n largest scores of each row, best first; ties go to the lower index."""
+    return jax.lax.top_k(scores, n)[1]
+
+
+def nearest(x: Float[Array, "B D"], z: Float[Array, "M D"], n: int) -> Int[Array, "B {n}"]:
+    r"""Indices of the n rows of z nearest to each row of x, nearest first.
+
+    Ranks by $x^\top z - \tfrac12\|z\|^2$, which orders as the distance does and is one matrix product.
+    """
+    # Centred, so that a common offset does not eat up the digits of the squares.
+    centre = jnp.mean(x, axis=0)
+    x, z = x - centre, z - centre
+    return largest(x @ z.T - 0.5 * jnp.sum(z**2, axis=1), n)
+
+
+def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {n}"]:
+    """The n of `n_points` points that come first when every row lists its nearest, best first.
+
+    Rank decides: all rows' first choices, then all second choices, and so on until the set is full; the last
+    rank is cut at the lower indices. K must be at least n, so that one row alone can fill the set.
+    """
+    n_rows, n_ranks = per_point.shape
+    ranks = jnp.broadcast_to(jnp.arange(n_ranks), (n_rows, n_ranks))
+    best = jnp.full(n_points, n_ranks).at[per_point].min(ranks)
+    return jax.lax.top_k(-best, n)[1]
+
+
+def search(x: np.ndarray, z: np.ndarray, n: int) -> np.ndarray:
+    """As `nearest`, from the host for any number of points: in blocks on the device, or with a tree.
+
+    Returns int32 indices of shape (len(x), n).
+    """
+    if jax.default_backend() == "cpu" and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS:
+        index = cKDTree(z).query(x, k=np.arange(1, n + 1), workers=-1)[1]
+        return np.asarray(index, dtype=np.int32)
+    return in_blocks(lambda block: _nearest(block, z, n), x, len(z))
+
+
+def in_blocks(rank: Callable[[np.ndarray], Array], x: np.ndarray, n_points: int) -> np.ndarray:
+    """`rank` applied to blocks of rows of x, so that the scores held at once stay bounded.
+
+    Blocks are padded to a power of two of rows: searches of differing sizes share a few compiled programs.
+    """
+    largest_block = 1 << (max(1, _MAX_SCORES // n_points).bit_length() - 1)
+    size = min(1 << (len(x) - 1).bit_length(), largest_block)
+    found = []
+    for start in range(0, len(x), size):
+        block = x[start : start + size]
+        padded = np.pad(block, ((0, size - len(block)), (0, 0)))
+        found.append(np.asarray(rank(padded), dtype=np.int32)[: len(block)])
+    return np.concatenate(found)
+
+
+_nearest = jax.jit(nearest, static_argnums=2)

@@ -1,0 +1,29 @@
+"""The types of arrays: their shapes, written with jaxtyping, and their precision.
+
+Sizes are always called N (data points), B (points of a mini-batch), M (inducing points), H (active
+inducing points of one group), R (points that share a group), D (columns) and Q (latent functions).
+"""
+
+from contextlib import AbstractContextManager
+from typing import Literal, get_args
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from swsgp.errors import SettingError
+
+Scalar = Float[Array, ""]
+Precision = Literal["float32", "float64"]
+
+__all__ = ["Array", "Float", "Int", "Precision", "Scalar", "check_precision", "precision_scope"]
+
+
+def check_precision(precision: str) -> None:
+    """Refuse any precision but the two that are offered."""
+    if precision not in get_args(Precision):
+        raise SettingError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}.")
+
+
+def precision_scope(precision: str) -> AbstractContextManager[object]:
+    """A scope in which JAX computes in this precision; the caller's own JAX setting is untouched."""
+    return jax.enable_x64(precision == "float64")
