@@ -5,7 +5,6 @@ inducing points of one group), R (points that share a group), D (columns) and Q 
 """
 
 from contextlib import AbstractContextManager
-from typing import Literal, get_args
 
 import jax
 from jaxtyping import Array, Float, Int
@@ -13,15 +12,15 @@ from jaxtyping import Array, Float, Int
 from swsgp.errors import SettingError
 
 Scalar = Float[Array, ""]
-Precision = Literal["float32", "float64"]
+PRECISIONS = ("float32", "float64")
 
-__all__ = ["Array", "Float", "Int", "Precision", "Scalar", "check_precision", "precision_scope"]
+__all__ = ["Array", "Float", "Int", "Scalar", "check_precision", "precision_scope"]
 
 
 def check_precision(precision: str) -> None:
     """Refuse any precision but the two that are offered."""
-    if precision not in get_args(Precision):
-        raise SettingError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}.")
+    if precision not in PRECISIONS:
+        raise SettingError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
 
 
 def precision_scope(precision: str) -> AbstractContextManager[object]:

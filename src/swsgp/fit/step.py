@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from swsgp.gp.model import SparseGP, bound
+from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int, Scalar
 
 
@@ -38,7 +39,7 @@ def split(model: SparseGP, learn_inducing: bool) -> tuple[SparseGP, SparseGP]:
 ADAM = optax.scale_by_adam()
 
 
-@eqx.filter_jit
+@jit
 def run_steps(
     state: State,
     fixed: SparseGP,
@@ -76,7 +77,7 @@ def run_steps(
     return Outcome(after, total / n_steps)
 
 
-@jax.jit
+@jit
 def all_finite(tree: Any) -> Array:
     """Whether every number in it is finite."""
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))

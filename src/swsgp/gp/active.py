@@ -12,13 +12,13 @@ distance in units of its lengthscales, which matrix products and trees find fast
 
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from swsgp.errors import SettingError
 from swsgp.gp.covariances import Covariance
+from swsgp.ops.compiled import jit
 from swsgp.ops.nearest import in_blocks, largest, nearest, search, union
 from swsgp.shapes import Array, Float, Int
 
@@ -101,4 +101,4 @@ def search_inducing(metric: Covariance, x: np.ndarray, z: np.ndarray, n: int) ->
     return search(x * np.asarray(factors), z * np.asarray(factors), n)
 
 
-_nearest_inducing = eqx.filter_jit(nearest_inducing)
+_nearest_inducing = jit(nearest_inducing)

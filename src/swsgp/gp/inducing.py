@@ -1,7 +1,6 @@
 """Where the inducing inputs start."""
 
 import warnings
-from typing import Literal, get_args
 
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
@@ -9,13 +8,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from swsgp.errors import SettingError
 
-Placement = Literal["kmeans", "subset"]
-
 # k-means beyond these sizes goes through the data in random batches.
 _MAX_EXACT = 10_000_000
 
 
-def starting_inputs(x: np.ndarray, n_inducing: int, placement: Placement | np.ndarray, seed: int) -> np.ndarray:
+def starting_inputs(x: np.ndarray, n_inducing: int, placement: str | np.ndarray, seed: int) -> np.ndarray:
     """Starting inducing inputs: k-means centres of x, a random subset of its rows, or those given.
 
     A subset prefers rows that differ; where x has fewer different rows than asked for, some inputs repeat, and
@@ -37,7 +34,7 @@ def starting_inputs(x: np.ndarray, n_inducing: int, placement: Placement | np.nd
         return _subset(x, n_inducing, seed)
     if placement == "kmeans":
         return _centres(x, n_inducing, seed)
-    raise SettingError(f"placement must be one of {', '.join(get_args(Placement))} or an array, got {placement!r}.")
+    raise SettingError(f"placement must be 'kmeans', 'subset' or an array, got {placement!r}.")
 
 
 def _subset(x: np.ndarray, n: int, seed: int) -> np.ndarray:

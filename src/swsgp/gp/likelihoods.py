@@ -6,7 +6,6 @@ bound, the log predictive density $\log E_q p(y \mid f)$, and predictive moments
 """
 
 import abc
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -15,7 +14,7 @@ import numpy as np
 from jax.scipy.special import gammaln, log_ndtr, ndtr
 
 from swsgp.errors import DataError, SettingError
-from swsgp.gp.quadrature import expectation, gamma_nodes, log_expectation, normal_draws, safe_sqrt
+from swsgp.gp.quadrature import expectation, log_expectation, log_gamma_mixture, normal_draws, safe_sqrt
 from swsgp.shapes import Array, Float, Scalar
 
 Latent = Float[Array, " Q"]
@@ -127,10 +126,15 @@ class StudentT(Regression):
         return expectation(lambda f: self._log_prob(y, f), mean[0], variance[0])
 
     def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
-        log_nodes, log_weights = (jnp.asarray(part, dtype=mean.dtype) for part in gamma_nodes(self.dof / 2.0))
-        total = variance[0] + jnp.exp(2.0 * self.log_scale - log_nodes)
-        log_density = -0.5 * (_LOG_2PI + jnp.log(total) + (y - mean[0]) ** 2 / total)
-        return jax.nn.logsumexp(log_density + log_weights)
+        residual = (y - mean[0]) ** 2
+
+        def log_density(log_precision: Array) -> Array:
+            total = variance[0] + jnp.exp(2.0 * self.log_scale - log_precision)
+            return -0.5 * (_LOG_2PI + jnp.log(total) + residual / total)
+
+        # The further out y lies, the smaller the precisions that explain it.
+        log_low = -jnp.log1p(residual * jnp.exp(-2.0 * self.log_scale) / self.dof)
+        return log_gamma_mixture(log_density, self.dof / 2.0, log_low)
 
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         """The variance is infinite for ν ≤ 2, as that of the noise is."""
@@ -167,7 +171,7 @@ class Poisson(Regression):
 class Bernoulli(Classification):
     r"""Two classes: $p(y{=}1 \mid f)$ is $\Phi(f)$ (probit, the paper's) or $1/(1+e^{-f})$ (logit)."""
 
-    link: Literal["probit", "logit"] = eqx.field(static=True, default="probit")
+    link: str = eqx.field(static=True, default="probit")
     n_classes: int = eqx.field(static=True, default=2, init=False)
 
     def __check_init__(self) -> None:
@@ -200,7 +204,7 @@ class Bernoulli(Classification):
 class Softmax(Classification):
     r"""C classes with C latent functions: $p(y{=}c \mid f) = e^{f_c} / \sum_j e^{f_j}$.
 
-    Expectations are averages over 128 fixed quasi-random points in antithetic pairs. The draws are the same for
+    Expectations are averages over 256 fixed quasi-random points in antithetic pairs. The draws are the same for
     every row and step, so the bound is a deterministic function, and linear parts of it are exact.
     """
 

@@ -1,7 +1,5 @@
 r"""The model: a frozen record of everything that training learns, and the paper's objective on it."""
 
-from typing import Literal, get_args
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,13 +8,11 @@ import numpy as np
 from swsgp.errors import SettingError
 from swsgp.gp.active import Active, active_set
 from swsgp.gp.covariances import Covariance, check_columns
-from swsgp.gp.inducing import Placement, starting_inputs
+from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
 from swsgp.ops.local import LocalTerms
-from swsgp.shapes import Array, Float, Int, Precision, Scalar, check_precision, precision_scope
-
-CovarianceForm = Literal["diag", "full"]
+from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
 # Rounding makes the factor of a float32 matrix with H = 100 fail under about 1e-6 times its diagonal.
 JITTER = {"float32": 1e-5, "float64": 1e-8}
@@ -44,7 +40,7 @@ class SparseGP(eqx.Module):
         return self.covariance if self.nearest_by is None else self.nearest_by
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> str:
         return "float64" if self.inducing.dtype == np.float64 else "float32"
 
     def k_zz(self, index: Int[Array, " H"]) -> Float[Array, "H H"]:
@@ -99,11 +95,11 @@ def create(
     active: Active,
     *,
     n_inducing: int,
-    covariance_form: CovarianceForm = "diag",
-    placement: Placement | np.ndarray = "kmeans",
+    covariance_form: str = "diag",
+    placement: str | np.ndarray = "kmeans",
     active_prediction: Active | None = None,
     nearest_by: Covariance | None = None,
-    precision: Precision = "float32",
+    precision: str = "float32",
     jitter: float | None = None,
     seed: int = 0,
 ) -> SparseGP:
@@ -131,7 +127,7 @@ def create(
     """
     active_prediction = active if active_prediction is None else active_prediction
     check_precision(precision)
-    if covariance_form not in get_args(CovarianceForm):
+    if covariance_form not in ("diag", "full"):
         raise SettingError(f"covariance_form must be 'diag' or 'full', got {covariance_form!r}.")
     z = starting_inputs(np.asarray(x), n_inducing, placement, seed)
     active.check(n_inducing)

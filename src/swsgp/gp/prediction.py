@@ -14,6 +14,7 @@ from swsgp.errors import NumericalError, SettingError
 from swsgp.gp.active import All, PerPoint, search_inducing
 from swsgp.gp.likelihoods import Classification, Regression
 from swsgp.gp.model import SparseGP
+from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor, joint_covariance
 from swsgp.shapes import Array, precision_scope
 
@@ -151,12 +152,12 @@ class Predictor:
 # ------------------------------------------------------------------------------------------------- compiled parts
 
 
-@eqx.filter_jit
+@jit
 def _factor(model: SparseGP) -> Array:
     return inverse_factor(model.k_zz(jnp.arange(len(model.inducing))))
 
 
-@eqx.filter_jit
+@jit
 def _latent_per_point(model: SparseGP, x: Array, index: Array) -> tuple[Array, Array]:
     def one(point: Array, own: Array) -> tuple[Array, Array]:
         return _conditional(model, inverse_factor(model.k_zz(own)), point[None], own)
@@ -165,17 +166,17 @@ def _latent_per_point(model: SparseGP, x: Array, index: Array) -> tuple[Array, A
     return mean[:, 0], variance[:, 0]
 
 
-@eqx.filter_jit
+@jit
 def _latent_all(model: SparseGP, factor: Array, x: Array) -> tuple[Array, Array]:
     return _conditional(model, factor, x, jnp.arange(len(model.inducing)))
 
 
-@eqx.filter_jit
+@jit
 def _latent_union(model: SparseGP, x: Array, index: Array, present: Array) -> tuple[Array, Array]:
     return _conditional(model, _masked_factor(model, index, present), x, index, present)
 
 
-@eqx.filter_jit
+@jit
 def _joint(
     model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array
 ) -> tuple[Array, Array]:
@@ -201,16 +202,16 @@ def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:
     return inverse_factor(jnp.where(both, model.k_zz(index), jnp.eye(len(index), dtype=model.inducing.dtype)))
 
 
-@eqx.filter_jit
+@jit
 def _moments(likelihood: Regression, mean: Array, variance: Array) -> tuple[Array, Array]:
     return jax.vmap(likelihood.moments)(mean, variance)
 
 
-@eqx.filter_jit
+@jit
 def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> Array:
     return jax.vmap(likelihood.probabilities)(mean, variance)
 
 
-@eqx.filter_jit
+@jit
 def _log_predictive(likelihood: Regression | Classification, mean: Array, variance: Array, y: Array) -> Array:
     return jax.vmap(likelihood.log_predictive)(y, mean, variance)

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 
 from swsgp.ops.local import (
     LocalTerms,
-    gram,
     local_terms_diagonal,
     local_terms_full,
     log_det,
     marginals_diagonal,
     marginals_full,
 )
+from swsgp.ops.products import gram
 from swsgp.shapes import Array, Float, Int
 
 Index = Int[Array, " H"]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from swsgp.ops.products import product
 from swsgp.shapes import Array, Float
 
 # Above this many differences (16 million: 64 MB in float32) the squares are expanded into a matrix product.
@@ -40,12 +41,12 @@ def _squared_distances(x: Array, z: Array) -> Array:
 def _backward(saved, g):  # type: ignore[no-untyped-def]
     # d r_ij / d x_i = 2 (x_i - z_j): two small matrix products instead of an (R, H, D) array.
     x, z = saved
-    return 2.0 * (jnp.sum(g, 1)[:, None] * x - g @ z), 2.0 * (jnp.sum(g, 0)[:, None] * z - g.T @ x)
+    return 2.0 * (jnp.sum(g, 1)[:, None] * x - product(g, z)), 2.0 * (jnp.sum(g, 0)[:, None] * z - product(g.T, x))
 
 
 def _backward_within(z, g):  # type: ignore[no-untyped-def]
     g = g + g.T
-    return (2.0 * (jnp.sum(g, 1)[:, None] * z - g @ z),)
+    return (2.0 * (jnp.sum(g, 1)[:, None] * z - product(g, z)),)
 
 
 squared_distances.defvjp(lambda x, z: (squared_distances(x, z), (x, z)), _backward)

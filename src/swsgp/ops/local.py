@@ -19,11 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
+from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Scalar
-
-
-# Matrices up to this size are multiplied by one fused sum (measured on a CPU, H = 4 to 32).
-_TINY = 8
 
 
 class LocalTerms(NamedTuple):
@@ -39,22 +36,6 @@ def inverse_factor(k_zz: Float[Array, "H H"]) -> Float[Array, "H H"]:
     # `symmetrize_input` would average K with its transpose; K is built symmetric.
     chol = jnp.linalg.cholesky(k_zz, symmetrize_input=False)
     return solve_triangular(chol, jnp.eye(k_zz.shape[-1], dtype=k_zz.dtype), lower=True)
-
-
-def product(a: Float[Array, "I J"], b: Float[Array, "J K"]) -> Float[Array, "I K"]:
-    """a @ b. On a CPU each tiny matrix would be a call of its own; one fused sum for all of them is far faster."""
-    if max(*a.shape, b.shape[1]) <= _TINY or a.shape[1] == 1:
-        return jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
-    return a @ b
-
-
-@jax.custom_vjp
-def gram(rows: Float[Array, "H C"]) -> Float[Array, "H H"]:
-    r"""$RR^\top$, with a gradient of one product where differentiating through it would take two."""
-    return jnp.einsum("hc,kc->hk", rows, rows)
-
-
-gram.defvjp(lambda rows: (gram(rows), rows), lambda rows, g: ((g + g.T) @ rows,))
 
 
 def log_det(cov: Float[Array, "Q H H"]) -> Float[Array, " Q"]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import cKDTree
 
+from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
 
 # Measured on two CPU cores: below these a brute-force search on the device is the faster one.
@@ -70,4 +71,4 @@ def in_blocks(rank: Callable[[np.ndarray], Array], x: np.ndarray, n_points: int)
     return np.concatenate(found)
 
 
-_nearest = jax.jit(nearest, static_argnums=2)
+_nearest = jit(nearest)

@@ -1,0 +1,44 @@
+# Everything runs in a virtual environment of its own, made on first use. PYTHON chooses the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench-engine clean
+
+demo: $(VENV)/installed
+	$(BIN)/swsgp demo
+
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+# Formats the code and shows what is left to mend.
+check: $(VENV)/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+
+# Compares with GPyTorch, which it installs.
+bench-engine: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/engine.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@ $(VENV)/installed
+
+$(VENV)/installed-peers: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet -r benchmarks/requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-output

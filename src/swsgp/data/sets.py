@@ -1,0 +1,41 @@
+"""The data sets of the paper, by name."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from swsgp.errors import DataFolderError
+
+_VARIABLE = "SWSGP_DATA"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A table of numbers: inputs (N, D) with their column names, and one target for each row."""
+
+    name: str
+    columns: tuple[str, ...]
+    x: np.ndarray
+    y: np.ndarray
+
+
+def data_folder() -> Path:
+    """Where data sets lie: the folder named by SWSGP_DATA, or one in the user's cache."""
+    given = os.environ.get(_VARIABLE)
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "swsgp"
+
+
+def load_set(name: str) -> DataSet:
+    """A data set from `NAME.parquet` in the data folder; the column `target` is what is to be predicted."""
+    path = data_folder() / f"{name}.parquet"
+    if not path.is_file():
+        raise DataFolderError(f"there is no {path.name} in {path.parent}; set {_VARIABLE} to the folder that has it.")
+    table = pq.read_table(path)
+    columns = tuple(column for column in table.column_names if column not in ("target", "split"))
+    x = np.column_stack([table[column].to_numpy() for column in columns]).astype(np.float64)
+    return DataSet(name, columns, x, table["target"].to_numpy().astype(np.float64))

@@ -1,0 +1,168 @@
+"""Likelihoods against dense quadrature, sampling, and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from swsgp import Bernoulli, Gaussian, Poisson, Softmax, StudentT
+from swsgp.errors import DataError, SettingError
+
+
+def one_dimensional():
+    return {
+        "gaussian": (Gaussian(0.3), lambda y, f: stats.norm.logpdf(y, f, np.sqrt(0.3)), [0.4, -2.0]),
+        "student-t": (StudentT(0.5, 4.0), lambda y, f: stats.t.logpdf(y, 4.0, f, 0.5), [0.4, -2.0]),
+        "probit": (Bernoulli("probit"), lambda y, f: stats.norm.logcdf((2 * y - 1) * f), [0.0, 1.0]),
+        "logit": (Bernoulli("logit"), lambda y, f: -np.logaddexp(0, -(2 * y - 1) * f), [0.0, 1.0]),
+        "poisson": (Poisson(), lambda y, f: stats.poisson.logpmf(y, np.exp(f)), [0.0, 3.0]),
+    }
+
+
+NAMES = list(one_dimensional())
+LATENTS = [(0.3, 0.5), (-1.2, 0.01), (0.8, 2.0)]
+
+
+def dense(function, mean, variance):
+    """Integral of function(f) N(f | mean, variance) by adaptive quadrature."""
+    std = np.sqrt(variance)
+    value, _ = integrate.quad(
+        lambda f: function(f) * stats.norm.pdf(f, mean, std), mean - 12 * std, mean + 12 * std, limit=400
+    )
+    return value
+
+
+def latent(mean, variance):
+    return jnp.asarray([mean]), jnp.asarray([variance])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("mean", "variance"), LATENTS)
+def test_expected_log_prob_equals_dense_quadrature(float64, name, mean, variance):
+    likelihood, log_prob, observations = one_dimensional()[name]
+    for y in observations:
+        ours = likelihood.expected_log_prob(jnp.asarray(y), *latent(mean, variance))
+        # 20 Gauss–Hermite points are exact to about 1e-4 for the rougher integrands.
+        np.testing.assert_allclose(ours, dense(lambda f, y=y: log_prob(y, f), mean, variance), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("mean", "variance"), LATENTS)
+def test_log_predictive_equals_dense_quadrature(float64, name, mean, variance):
+    likelihood, log_prob, observations = one_dimensional()[name]
+    for y in observations:
+        ours = likelihood.log_predictive(jnp.asarray(y), *latent(mean, variance))
+        expected = np.log(dense(lambda f, y=y: np.exp(log_prob(y, f)), mean, variance))
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_poisson_predictive_holds_for_large_and_surprising_counts(float64):
+    """A count of 10,000 is a spike of width 0.01 in f; the mode may lie many standard deviations out."""
+    for y, mean, variance in [(10_000.0, 9.0, 1.0), (1000.0, 0.0, 0.01), (0.0, 4.0, 0.5), (0.0, -3.0, 4.0)]:
+        ours = float(Poisson().log_predictive(jnp.asarray(y), *latent(mean, variance)))
+        f = np.linspace(mean - 10, np.log(y + 1) + 10, 400_001)
+        terms = y * f - np.exp(f) - special.gammaln(y + 1) + stats.norm.logpdf(f, mean, np.sqrt(variance))
+        np.testing.assert_allclose(ours, special.logsumexp(terms) + np.log(f[1] - f[0]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dof", [1.0, 3.0, 50.0])
+def test_student_t_predictive_holds_far_out_in_the_tail(float64, dof):
+    likelihood = StudentT(0.1, dof)
+    for y in (0.0, 1.0, 30.0, 1000.0):
+        ours = float(likelihood.log_predictive(jnp.asarray(y), *latent(0.0, 0.04)))
+        f = np.linspace(-3, 3, 200_001)
+        terms = stats.t.logpdf(y, dof, f, 0.1) + stats.norm.logpdf(f, 0.0, 0.2)
+        np.testing.assert_allclose(ours, special.logsumexp(terms) + np.log(f[1] - f[0]), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_values_and_gradients_are_finite_in_the_tails(name, precision):
+    likelihood, _, observations = one_dimensional()[name]
+    with jax.enable_x64(precision == "float64"):
+        dtype = jnp.dtype(precision)
+        for mean in (-60.0, 0.0, 60.0):
+            for variance in (0.0, 1e-8, 20.0):
+                for y in observations:
+                    for method in (likelihood.expected_log_prob, likelihood.log_predictive):
+                        arguments = jnp.asarray([mean], dtype), jnp.asarray([variance], dtype)
+                        value, gradient = jax.value_and_grad(
+                            lambda m, v, method=method, y=y: method(jnp.asarray(y, dtype), m, v), (0, 1)
+                        )(*arguments)
+                        assert np.isfinite(value), (mean, variance, y, method)
+                        assert all(np.isfinite(part).all() for part in gradient), (mean, variance, y, method)
+
+
+def test_probabilities_match_the_predictive_density_and_sum_to_one(float64):
+    for likelihood in (Bernoulli("probit"), Bernoulli("logit")):
+        for mean, variance in [*LATENTS, (40.0, 3.0), (-40.0, 3.0)]:
+            p = likelihood.probabilities(*latent(mean, variance))
+            logs = [likelihood.log_predictive(jnp.asarray(y), *latent(mean, variance)) for y in (0.0, 1.0)]
+            np.testing.assert_allclose(p.sum(), 1.0, rtol=1e-12)
+            np.testing.assert_allclose(p, np.exp(logs), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student-t", "poisson"])
+def test_moments_equal_those_of_samples(float64, rng, name):
+    likelihood, _, _ = one_dimensional()[name]
+    f = rng.normal(0.4, np.sqrt(0.3), size=2_000_000)
+    samples = {
+        "gaussian": lambda: rng.normal(f, np.sqrt(0.3)),
+        "student-t": lambda: f + 0.5 * rng.standard_t(4.0, size=len(f)),
+        "poisson": lambda: rng.poisson(np.exp(f)),
+    }[name]()
+    mean, variance = likelihood.moments(*latent(0.4, 0.3))
+    np.testing.assert_allclose(mean, samples.mean(), rtol=0.01)
+    np.testing.assert_allclose(variance, samples.var(), rtol=0.05)
+
+
+def test_student_t_without_a_variance_says_infinity():
+    assert np.isinf(StudentT(0.5, 2.0).moments(*latent(0.0, 1.0))[1])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_softmax_equals_a_large_sample(float64, rng, n_classes):
+    """The estimate from 256 fixed points against a million random ones."""
+    likelihood = Softmax(n_classes)
+    mean, variance = rng.normal(size=n_classes), rng.uniform(0.05, 1.0, size=n_classes)
+    f = rng.normal(mean, np.sqrt(variance), size=(1_000_000, n_classes))
+    log_p = f - special.logsumexp(f, axis=1, keepdims=True)
+    m, v = jnp.asarray(mean), jnp.asarray(variance)
+    for c in range(n_classes):
+        y = jnp.asarray(float(c))
+        np.testing.assert_allclose(likelihood.expected_log_prob(y, m, v), log_p[:, c].mean(), atol=0.01)
+        np.testing.assert_allclose(likelihood.log_predictive(y, m, v), np.log(np.exp(log_p[:, c]).mean()), atol=0.02)
+    np.testing.assert_allclose(likelihood.probabilities(m, v).sum(), 1.0, rtol=1e-12)
+
+
+def test_softmax_of_two_classes_equals_a_logit_of_the_difference(float64):
+    mean, variance = jnp.asarray([0.3, -0.5]), jnp.asarray([0.4, 0.2])
+    two = Softmax(2).log_predictive(jnp.asarray(1.0), mean, variance)
+    one = Bernoulli("logit").log_predictive(jnp.asarray(1.0), (mean[1] - mean[0])[None], variance.sum()[None])
+    np.testing.assert_allclose(two, one, atol=2e-3)
+
+
+def test_observations_a_likelihood_cannot_have_produced_are_refused():
+    refused = {
+        Bernoulli(): [[0.0, 2.0], [0.5], [-1.0]],
+        Softmax(3): [[0.0, 3.0], [1.5]],
+        Poisson(): [[-1.0], [0.5]],
+    }
+    for likelihood, cases in refused.items():
+        for y in cases:
+            with pytest.raises(DataError, match="row"):
+                likelihood.check(np.asarray(y))
+    Poisson().check(np.asarray([0.0, 7.0]))
+    Gaussian().check(np.asarray([-3.5]))
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(SettingError, match="noise"):
+        Gaussian(0.0)
+    with pytest.raises(SettingError, match="dof"):
+        StudentT(1.0, -1.0)
+    with pytest.raises(SettingError, match="link"):
+        Bernoulli("cauchit")
+    with pytest.raises(SettingError, match="n_classes"):
+        Softmax(1)
