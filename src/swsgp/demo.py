@@ -38,7 +38,9 @@ def run(out: Path, console: Console) -> None:
 
 def regression(picture: Path, console: Console) -> None:
     """The one-dimensional regression of the paper: two posteriors that look the same, one much cheaper."""
-    console.print(f"One-dimensional regression, {N_INDUCING} inducing points, of which SWSGP uses {N_NEIGHBORS} a point")
+    console.print(
+        f"One-dimensional regression, {N_INDUCING} inducing points, of which SWSGP uses {N_NEIGHBORS} a point"
+    )
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(0.0, 10.0, 1000))
     x = x[(x < 4.2) | (x > 5.2)]
@@ -46,9 +48,7 @@ def regression(picture: Path, console: Console) -> None:
     grid = np.linspace(-0.5, 10.5, 600)
     posteriors = {}
     for name, active in SYSTEMS.items():
-        model = create(
-            x[:, None], Matern52(0.5), Gaussian(0.05), active, n_inducing=N_INDUCING, covariance_form="full"
-        )
+        model = create(x[:, None], Matern52(0.5), Gaussian(0.05), active, n_inducing=N_INDUCING, covariance_form="full")
         trained = _train(model, x[:, None], y, Settings(steps=1500, batch_size=64, learning_rate=0.02), name, console)
         mean, variance = Predictor(trained).moments(grid[:, None])
         posteriors[name] = (mean, variance, np.asarray(trained.inducing)[:, 0])
@@ -66,9 +66,7 @@ def digits(table_file: Path, console: Console) -> None:
     inputs = (images - scaling.centre) / scaling.scale.max()
     results = {}
     for name, active in SYSTEMS.items():
-        model = create(
-            inputs[rows], Matern52(4.0), Bernoulli(), active, n_inducing=N_INDUCING, covariance_form="full"
-        )
+        model = create(inputs[rows], Matern52(4.0), Bernoulli(), active, n_inducing=N_INDUCING, covariance_form="full")
         settings = Settings(steps=1500, batch_size=64, learning_rate=0.02, learn_inducing=True)
         trained = _train(model, inputs[rows], odd[rows], settings, name, console)
         results[name] = Predictor(trained).probabilities(inputs[test])
@@ -84,9 +82,7 @@ def digits(table_file: Path, console: Console) -> None:
     table_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _train(
-    model: SparseGP, x: np.ndarray, y: np.ndarray, settings: Settings, name: str, console: Console
-) -> SparseGP:
+def _train(model: SparseGP, x: np.ndarray, y: np.ndarray, settings: Settings, name: str, console: Console) -> SparseGP:
     with console.status(f"training {name} …"):
         start = time.monotonic()
         trained = train(model, x, y, settings)

@@ -7,14 +7,17 @@ inducing points of one group), R (points that share a group), D (columns) and Q 
 from contextlib import AbstractContextManager
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from swsgp.errors import SettingError
 
 Scalar = Float[Array, ""]
+# A parameter is a NumPy array until a model takes it into its own precision.
+Parameter = Float[Array | np.ndarray, "..."]
 PRECISIONS = ("float32", "float64")
 
-__all__ = ["Array", "Float", "Int", "Scalar", "check_precision", "precision_scope"]
+__all__ = ["Array", "Float", "Int", "Parameter", "Scalar", "check_precision", "precision_scope"]
 
 
 def check_precision(precision: str) -> None:

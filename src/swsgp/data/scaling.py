@@ -28,7 +28,7 @@ class Scaling:
         reach = np.where(high > low, high - low, np.inf)
         plausible = np.clip(values, low - reach, high + reach)
         scale = plausible.std(axis=0)
-        centre = plausible.mean(axis=0)
+        centre = np.asarray(plausible.mean(axis=0))
         # Rounding leaves a constant column of large values with a tiny spread.
         scale = np.where(scale > 1e-12 * (1.0 + np.abs(centre)), scale, 1.0)
         return cls(centre, scale)

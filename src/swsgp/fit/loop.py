@@ -18,7 +18,7 @@ from swsgp.fit.step import ADAM, Outcome, State, all_finite, run_steps, split
 from swsgp.fit.stopping import Clock, HeldOut, Reason, Report, reason_to_stop
 from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP
-from swsgp.shapes import precision_scope
+from swsgp.shapes import Array, precision_scope
 
 # One dispatch holds at most so many steps, and aims at this many seconds.
 _MAX_CHUNK = 1024
@@ -99,9 +99,10 @@ class _Run:
         self.x, self.y = jnp.asarray(x), jnp.asarray(y)
         learned, self.fixed = split(model, settings.learn_inducing)
         self.state = State(learned, ADAM.init(learned))
-        keeps_neighbours = isinstance(model.active, PerPoint) and not settings.learn_inducing
-        self.table = NeighbourTable(x, model.active.n_neighbors) if keeps_neighbours else None
-        self.neighbours = None
+        self.table: NeighbourTable | None = None
+        if isinstance(model.active, PerPoint) and not settings.learn_inducing:
+            self.table = NeighbourTable(x, model.active.n_neighbors)
+        self.neighbours: Array | None = None
         self.refresh_at = 0
         self.rate_factor = 1.0
         self.warned = False

@@ -13,7 +13,7 @@ _LINE_EVERY = 10.0
 
 
 class ProgressBar:
-    """Rate, bound, held-out score and time left: a bar on a terminal, plain lines elsewhere, nothing if switched off."""
+    """Rate, bound, held-out score and time left: a bar on a terminal, plain lines elsewhere, or nothing."""
 
     def __init__(self, n_steps: int, shown: bool, console: Console | None = None):
         self._console = console or Console(stderr=True)

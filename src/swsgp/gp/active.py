@@ -68,15 +68,13 @@ def _check_count(name: str, count: int, n_inducing: int) -> None:
         )
 
 
-def nearest_inducing(
-    metric: Covariance, x: Float[Array, "B D"], z: Float[Array, "M D"], n: int
-) -> Int[Array, "B {n}"]:
+def nearest_inducing(metric: Covariance, x: Float[Array, "B D"], z: Float[Array, "M D"], n: int) -> Int[Array, "B {n}"]:
     """Indices of the n inducing inputs nearest to each point, nearest first. Runs on the device, has no gradient."""
     metric, x, z = jax.lax.stop_gradient((metric, x, z))
     factors = metric.metric(x.shape[1])
     if factors is None:
         return largest(metric.matrix(x, z), n)
-    return nearest(x * factors, z * factors, n)
+    return nearest(x, z, factors, n)
 
 
 def active_set(
@@ -97,8 +95,9 @@ def search_inducing(metric: Covariance, x: np.ndarray, z: np.ndarray, n: int) ->
     """As `nearest_inducing`, from the host, for any number of points in bounded memory."""
     factors = metric.metric(x.shape[1])
     if factors is None:
-        return in_blocks(lambda block: _nearest_inducing(metric, block, z, n), x, len(z))
-    return search(x * np.asarray(factors), z * np.asarray(factors), n)
+        points = jnp.asarray(z)
+        return in_blocks(lambda block: _nearest_inducing(metric, block, points, n), x, len(z))
+    return search(x, z, np.asarray(factors), n)
 
 
 _nearest_inducing = jit(nearest_inducing)

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from swsgp.errors import SettingError
 from swsgp.ops.distances import squared_distances, squared_distances_within
-from swsgp.shapes import Array, Float, Scalar
+from swsgp.shapes import Array, Float, Parameter, Scalar
 
 
-def _log(name: str, value: object) -> Array:
-    array = jnp.asarray(value, dtype=float)
-    if not bool(jnp.all((array > 0) & jnp.isfinite(array))):
+def _log(name: str, value: object) -> np.ndarray:
+    """A positive parameter as its logarithm, in float64 until a model takes it into its own precision."""
+    array = np.asarray(value, dtype=np.float64)
+    if not np.all((array > 0) & np.isfinite(array)):
         raise SettingError(f"{name} must be positive and finite, got {value}.")
-    return jnp.log(array)
+    return np.log(array, out=array.copy())
 
 
 class Covariance(eqx.Module):
@@ -53,8 +55,8 @@ class Covariance(eqx.Module):
 class _Stationary(Covariance):
     """variance · profile(r²), with r the distance after division by the lengthscales."""
 
-    log_lengthscale: Float[Array, "..."]
-    log_variance: Scalar
+    log_lengthscale: Parameter
+    log_variance: Parameter
 
     def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
         self.log_lengthscale = _log("lengthscale", lengthscale)
@@ -96,12 +98,18 @@ def _root(r2: Array) -> Array:
 class Matern12(_Stationary):
     r"""Matérn-1/2 (exponential): $\sigma^2 e^{-r}$."""
 
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
+        super().__init__(lengthscale, variance)
+
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.exp(-_root(r2))
 
 
 class Matern32(_Stationary):
     r"""Matérn-3/2: $\sigma^2 (1 + \sqrt3 r) e^{-\sqrt3 r}$."""
+
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
+        super().__init__(lengthscale, variance)
 
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         r = _root(3.0 * r2)
@@ -111,6 +119,9 @@ class Matern32(_Stationary):
 class Matern52(_Stationary):
     r"""Matérn-5/2: $\sigma^2 (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$."""
 
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
+        super().__init__(lengthscale, variance)
+
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         r = _root(5.0 * r2)
         return (1.0 + r + r**2 / 3.0) * jnp.exp(-r)
@@ -119,6 +130,9 @@ class Matern52(_Stationary):
 class RBF(_Stationary):
     r"""Squared exponential: $\sigma^2 e^{-r^2/2}$."""
 
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
+        super().__init__(lengthscale, variance)
+
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.exp(-0.5 * r2)
 
@@ -126,7 +140,7 @@ class RBF(_Stationary):
 class RationalQuadratic(_Stationary):
     r"""Rational quadratic: $\sigma^2 (1 + r^2 / 2\alpha)^{-\alpha}$."""
 
-    log_alpha: Scalar
+    log_alpha: Parameter
 
     def __init__(self, lengthscale: object = 1.0, variance: object = 1.0, alpha: object = 1.0):
         super().__init__(lengthscale, variance)
@@ -140,7 +154,7 @@ class RationalQuadratic(_Stationary):
 class Linear(Covariance):
     r"""Linear functions through the origin: $\sum_d \sigma_d^2 x_d y_d$; one variance, or one for each column."""
 
-    log_variance: Float[Array, "..."]
+    log_variance: Parameter
 
     def __init__(self, variance: object = 1.0):
         self.log_variance = _log("variance", variance)
@@ -155,7 +169,7 @@ class Linear(Covariance):
 class Constant(Covariance):
     r"""An unknown constant: $\sigma^2$ for every pair. As a factor, it scales another covariance."""
 
-    log_variance: Scalar
+    log_variance: Parameter
 
     def __init__(self, variance: object = 1.0):
         self.log_variance = _log("variance", variance)
@@ -235,7 +249,7 @@ def check_columns(covariance: Covariance, n_columns: int) -> None:
         check_columns(covariance.base, len(covariance.columns))
     else:
         for name in ("log_lengthscale", "log_variance"):
-            shape = getattr(covariance, name, jnp.zeros(())).shape
+            shape = getattr(covariance, name, np.zeros(())).shape
             if shape not in ((), (n_columns,)):
                 raise SettingError(
                     f"{type(covariance).__name__} has a {name.removeprefix('log_')} of shape {shape}, "

@@ -15,7 +15,7 @@ from jax.scipy.special import gammaln, log_ndtr, ndtr
 
 from swsgp.errors import DataError, SettingError
 from swsgp.gp.quadrature import expectation, log_expectation, log_gamma_mixture, normal_draws, safe_sqrt
-from swsgp.shapes import Array, Float, Scalar
+from swsgp.shapes import Array, Float, Parameter, Scalar
 
 Latent = Float[Array, " Q"]
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -71,19 +71,20 @@ class Classification(Likelihood):
             )
 
 
-def _positive(name: str, value: float) -> Array:
+def _log(name: str, value: float) -> np.ndarray:
+    """A positive parameter as its logarithm, in float64 until a model takes it into its own precision."""
     if not (np.isfinite(value) and value > 0):
         raise SettingError(f"{name} must be positive and finite, got {value}.")
-    return jnp.log(jnp.asarray(value, dtype=float))
+    return np.log(np.asarray(value, dtype=np.float64), out=np.empty(()))
 
 
 class Gaussian(Regression):
     r"""$y = f + \epsilon$ with $\epsilon \sim N(0, \sigma^2)$; everything in closed form."""
 
-    log_noise: Scalar
+    log_noise: Parameter
 
     def __init__(self, noise: float = 0.1):
-        self.log_noise = _positive("noise", noise)
+        self.log_noise = _log("noise", noise)
 
     @property
     def noise(self) -> Scalar:
@@ -91,7 +92,7 @@ class Gaussian(Regression):
         return jnp.exp(self.log_noise)
 
     def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
-        return -0.5 * (_LOG_2PI + self.log_noise + ((y - mean[0]) ** 2 + variance[0]) / self.noise)
+        return -0.5 * (_LOG_2PI + jnp.log(self.noise) + ((y - mean[0]) ** 2 + variance[0]) / self.noise)
 
     def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
         total = variance[0] + self.noise
@@ -108,13 +109,13 @@ class StudentT(Regression):
     quadrature; the predictive density mixes Gaussians over the precision of the noise, which holds in the far tail.
     """
 
-    log_scale: Scalar
+    log_scale: Parameter
     dof: float = eqx.field(static=True)
 
     def __init__(self, scale: float = 0.3, dof: float = 4.0):
         if not dof > 0:
             raise SettingError(f"dof must be positive, got {dof}.")
-        self.log_scale = _positive("scale", scale)
+        self.log_scale = _log("scale", scale)
         self.dof = float(dof)
 
     def _log_prob(self, y: Array, f: Array) -> Array:

@@ -142,11 +142,18 @@ def create(
             lambda leaf: jnp.asarray(leaf, dtype) if eqx.is_inexact_array(leaf) else leaf,
             (covariance, likelihood, nearest_by),
         )
-        z = jnp.asarray(z, dtype)
+        inducing = jnp.asarray(z, dtype)
         # Small beside the prior: a wide q(u) at the start costs more of the bound than a narrow one.
-        std = 0.1 * float(jnp.sqrt(jnp.mean(covariance.diagonal(z)) + 1e-12))
+        std = 0.1 * float(jnp.sqrt(jnp.mean(covariance.diagonal(inducing)) + 1e-12))
         form = Full if covariance_form == "full" else Diagonal
         variational = form.start(n_inducing, likelihood.n_latent, std)
         return SparseGP(
-            covariance, likelihood, z, variational, jnp.asarray(jitter, dtype), nearest_by, active, active_prediction
+            covariance,
+            likelihood,
+            inducing,
+            variational,
+            jnp.asarray(jitter, dtype),
+            nearest_by,
+            active,
+            active_prediction,
         )

@@ -4,6 +4,7 @@ Inputs and results are NumPy arrays in the units that the model was trained in.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from swsgp.errors import NumericalError, SettingError
-from swsgp.gp.active import All, PerPoint, search_inducing
-from swsgp.gp.likelihoods import Classification, Regression
+from swsgp.gp.active import All, PerPoint, Union, search_inducing
+from swsgp.gp.likelihoods import Classification, Likelihood, Regression
 from swsgp.gp.model import SparseGP
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor, joint_covariance
@@ -35,19 +36,17 @@ class Predictor:
 
     def __init__(self, model: SparseGP):
         self.model = model
-        with precision_scope(model.precision):
-            self._factor = _factor(model) if isinstance(model.active_prediction, All) else None
-            if self._factor is not None and not bool(jnp.isfinite(self._factor).all()):
-                raise NumericalError(
-                    f"the covariance of the {len(model.inducing)} inducing variables is not positive definite with "
-                    f"jitter {float(model.jitter):.1e}; raise jitter or use fewer inducing points."
-                )
+        self._factor: Any = None
+        if isinstance(model.active_prediction, All):
+            with precision_scope(model.precision):
+                self._factor = jnp.asarray(self._retried(lambda model: (_factor(model),))[0])
         self._z = np.asarray(model.inducing)
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
         with precision_scope(self.model.precision):
-            return self._over_chunks(lambda mean, variance: (mean, variance), x)
+            mean, variance = self._over_chunks(lambda mean, variance: (mean, variance), x)
+            return mean, variance
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation at each point."""
@@ -55,7 +54,8 @@ class Predictor:
         if not isinstance(likelihood, Regression):
             raise SettingError(f"{type(likelihood).__name__} predicts classes; ask for probabilities.")
         with precision_scope(self.model.precision):
-            return self._over_chunks(lambda mean, variance: _moments(likelihood, mean, variance), x)
+            mean, variance = self._over_chunks(lambda mean, variance: _moments(likelihood, mean, variance), x)
+            return mean, variance
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Probability of each class at each point, (len(x), C)."""
@@ -82,11 +82,11 @@ class Predictor:
             )
         with precision_scope(self.model.precision):
             x = np.asarray(x, dtype=self._z.dtype)
-            if self._factor is not None:
-                index, present = np.arange(len(self._z)), np.ones(len(self._z), dtype=bool)
+            if isinstance(active, All):
+                index, present = jnp.arange(len(self._z)), jnp.ones(len(self._z), dtype=bool)
             else:
                 index, present = self._union(x, active.n_neighbors)
-            mean, cov = self._retried(lambda model: _joint(model, self._factor, x, index, present))
+            mean, cov = self._retried(lambda model: _joint(model, self._factor, jnp.asarray(x), index, present))
             return mean, cov
 
     # ---------------------------------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ class Predictor:
         match self.model.active_prediction:
             case PerPoint(n_neighbors):
                 most = _MAX_NUMBERS // n_neighbors**2
+            case Union():
+                most = _UNION_ROWS
             case All():
                 most = _MAX_NUMBERS // len(self._z)
-            case _:
-                most = _UNION_ROWS
         most = 1 << (min(max(most, 1), _MAX_ROWS).bit_length() - 1)
         for start in range(0, len(columns[0]), most):
             chunk = [column[start : start + most] for column in columns]
@@ -115,33 +115,34 @@ class Predictor:
             size = 1 << (n_rows - 1).bit_length()
             yield n_rows, tuple(np.concatenate([column, column[-1:].repeat(size - n_rows, 0)]) for column in chunk)
 
-    def _chunk_latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _chunk_latent(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        points = jnp.asarray(x)
         match self.model.active_prediction:
             case PerPoint(n_neighbors):
-                index = search_inducing(self.model.metric, x, self._z, n_neighbors)
-                return self._retried(lambda model: _latent_per_point(model, x, index))
+                index = jnp.asarray(search_inducing(self.model.metric, x, self._z, n_neighbors))
+                return self._retried(lambda model: _latent_per_point(model, points, index))
+            case Union(n_neighbors=n_neighbors):
+                index, present = self._union(x, n_neighbors)
+                return self._retried(lambda model: _latent_union(model, points, index, present))
             case All():
-                return self._retried(lambda model: _latent_all(model, self._factor, x))
-            case active:
-                index, present = self._union(x, active.n_neighbors)
-                return self._retried(lambda model: _latent_union(model, x, index, present))
+                return self._retried(lambda model: _latent_all(model, self._factor, points))
 
-    def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+    def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[Array, Array]:
         """The union of the points' nearest, padded to a power of two, and which of it is really there."""
         index = np.unique(search_inducing(self.model.metric, x, self._z, n_neighbors))
         size = 1 << (len(index) - 1).bit_length()
         present = np.arange(size) < len(index)
-        return np.pad(index, (0, size - len(index))), present
+        return jnp.asarray(np.pad(index, (0, size - len(index)))), jnp.asarray(present)
 
-    def _retried(self, latent: Callable[[SparseGP], tuple[Array, Array]]) -> tuple[np.ndarray, np.ndarray]:
-        """The result for the model as it is; entries that are not finite, with more and more jitter."""
-        mean, variance = (np.array(part) for part in latent(self.model))
+    def _retried(self, compute: Callable[[SparseGP], tuple[Array, ...]]) -> tuple[np.ndarray, ...]:
+        """The results for the model as it is; entries that are not finite, with more and more jitter."""
+        results = tuple(np.array(part) for part in compute(self.model))
         model = self.model
         for _ in range(_MAX_RETRIES):
-            if np.isfinite(mean).all() and np.isfinite(variance).all():
-                return mean, variance
+            if all(np.isfinite(part).all() for part in results):
+                return results
             model = eqx.tree_at(lambda m: m.jitter, model, 10.0 * model.jitter)
-            for old, new in zip((mean, variance), latent(model), strict=True):
+            for old, new in zip(results, compute(model), strict=True):
                 np.copyto(old, new, where=~np.isfinite(old))
         raise NumericalError(
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
@@ -177,9 +178,7 @@ def _latent_union(model: SparseGP, x: Array, index: Array, present: Array) -> tu
 
 
 @jit
-def _joint(
-    model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array
-) -> tuple[Array, Array]:
+def _joint(model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array) -> tuple[Array, Array]:
     w = _masked_factor(model, index, present) if factor is None else factor
     k_zx = jnp.where(present[:, None], model.covariance.matrix(model.inducing[index], x), 0.0)
     mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
@@ -213,5 +212,5 @@ def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> 
 
 
 @jit
-def _log_predictive(likelihood: Regression | Classification, mean: Array, variance: Array, y: Array) -> Array:
+def _log_predictive(likelihood: Likelihood, mean: Array, variance: Array, y: Array) -> Array:
     return jax.vmap(likelihood.log_predictive)(y, mean, variance)

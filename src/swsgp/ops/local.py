@@ -32,10 +32,20 @@ class LocalTerms(NamedTuple):
 
 
 def inverse_factor(k_zz: Float[Array, "H H"]) -> Float[Array, "H H"]:
-    r"""$W = L^{-1}$ for $K = LL^\top$: lower triangular, with $K^{-1} = W^\top W$; NaN if K is not positive definite."""
+    r"""$W = L^{-1}$ for $K = LL^\top$, so that $K^{-1} = W^\top W$; NaN if K is not positive definite."""
     # `symmetrize_input` would average K with its transpose; K is built symmetric.
     chol = jnp.linalg.cholesky(k_zz, symmetrize_input=False)
-    return solve_triangular(chol, jnp.eye(k_zz.shape[-1], dtype=k_zz.dtype), lower=True)
+    return _inverse_lower(chol)
+
+
+def _inverse_lower(chol: Float[Array, "H H"]) -> Float[Array, "H H"]:
+    """Inverse of a lower triangular matrix; of a small one by halves, which on a CPU takes half the time."""
+    size, half = chol.shape[-1], chol.shape[-1] // 2
+    if not 8 < size <= 16:
+        return solve_triangular(chol, jnp.eye(size, dtype=chol.dtype), lower=True)
+    first, last = _inverse_lower(chol[:half, :half]), _inverse_lower(chol[half:, half:])
+    below = -product(last, product(chol[half:, :half], first))
+    return jnp.block([[first, jnp.zeros((half, size - half), chol.dtype)], [below, last]])
 
 
 def log_det(cov: Float[Array, "Q H H"]) -> Float[Array, " Q"]:

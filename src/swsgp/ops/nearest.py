@@ -22,41 +22,44 @@ def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
     return jax.lax.top_k(scores, n)[1]
 
 
-def nearest(x: Float[Array, "B D"], z: Float[Array, "M D"], n: int) -> Int[Array, "B {n}"]:
-    r"""Indices of the n rows of z nearest to each row of x, nearest first.
+def nearest(
+    x: Float[Array, "B D"], z: Float[Array, "M D"], factors: Float[Array, " D"], n: int
+) -> Int[Array, "B {n}"]:
+    r"""Indices of the n rows of z nearest to each row of x, nearest first, with columns multiplied by `factors`.
 
-    Ranks by $x^\top z - \tfrac12\|z\|^2$, which orders as the distance does and is one matrix product.
+    Ranks by $(x-c)^\top F^2 z - \tfrac12\|F(z-c)\|^2$, which orders as the distance does and is one matrix product.
+    The centre c keeps a common offset from eating up the digits of the squares.
     """
-    # Centred, so that a common offset does not eat up the digits of the squares.
-    centre = jnp.mean(x, axis=0)
-    x, z = x - centre, z - centre
-    return largest(x @ z.T - 0.5 * jnp.sum(z**2, axis=1), n)
+    centre, squared = jnp.mean(x, axis=0), factors**2
+    return largest(((x - centre) * squared) @ z.T - 0.5 * jnp.sum(squared * (z - centre) ** 2, axis=1), n)
 
 
 def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {n}"]:
     """The n of `n_points` points that come first when every row lists its nearest, best first.
 
-    Rank decides: all rows' first choices, then all second choices, and so on until the set is full; the last
-    rank is cut at the lower indices. K must be at least n, so that one row alone can fill the set.
+    Rank decides: all rows' first choices, then all second choices, and so on until the set is full. Within the
+    last rank the earlier rows go first; rows of a mini-batch come in random order, so no point is favoured.
+    K must be at least n, so that one row alone can fill the set.
     """
     n_rows, n_ranks = per_point.shape
-    ranks = jnp.broadcast_to(jnp.arange(n_ranks), (n_rows, n_ranks))
-    best = jnp.full(n_points, n_ranks).at[per_point].min(ranks)
-    return jax.lax.top_k(-best, n)[1]
+    turn = jnp.arange(n_ranks)[None, :] * n_rows + jnp.arange(n_rows)[:, None]
+    first_turn = jnp.full(n_points, n_ranks * n_rows).at[per_point].min(turn)
+    return jax.lax.top_k(-first_turn, n)[1]
 
 
-def search(x: np.ndarray, z: np.ndarray, n: int) -> np.ndarray:
+def search(x: np.ndarray, z: np.ndarray, factors: np.ndarray, n: int) -> np.ndarray:
     """As `nearest`, from the host for any number of points: in blocks on the device, or with a tree.
 
     Returns int32 indices of shape (len(x), n).
     """
     if jax.default_backend() == "cpu" and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS:
-        index = cKDTree(z).query(x, k=np.arange(1, n + 1), workers=-1)[1]
+        index = cKDTree(z * factors).query(x * factors, k=np.arange(1, n + 1), workers=-1)[1]
         return np.asarray(index, dtype=np.int32)
-    return in_blocks(lambda block: _nearest(block, z, n), x, len(z))
+    points, scale = jnp.asarray(z), jnp.asarray(factors, z.dtype)
+    return in_blocks(lambda block: _nearest(block, points, scale, n), x, len(z))
 
 
-def in_blocks(rank: Callable[[np.ndarray], Array], x: np.ndarray, n_points: int) -> np.ndarray:
+def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:
     """`rank` applied to blocks of rows of x, so that the scores held at once stay bounded.
 
     Blocks are padded to a power of two of rows: searches of differing sizes share a few compiled programs.
@@ -67,7 +70,7 @@ def in_blocks(rank: Callable[[np.ndarray], Array], x: np.ndarray, n_points: int)
     for start in range(0, len(x), size):
         block = x[start : start + size]
         padded = np.pad(block, ((0, size - len(block)), (0, 0)))
-        found.append(np.asarray(rank(padded), dtype=np.int32)[: len(block)])
+        found.append(np.asarray(rank(jnp.asarray(padded)), dtype=np.int32)[: len(block)])
     return np.concatenate(found)
 
 

@@ -1,0 +1,203 @@
+"""Time of one training step: ours against GPyTorch's SVGP and VNNGP, in one run on one machine.
+
+    make bench-engine
+
+Each system takes mini-batches of 64 from the same random table, with Adam, and learns what the row says. Ours and
+the peer take turns, so that a machine that slows down slows both; the figure is the median over the turns.
+Writes `results/bench-engine.md`.
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import gpytorch
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import swsgp
+from swsgp.fit.neighbours import NeighbourTable
+from swsgp.fit.step import ADAM, State, run_steps, split
+
+N, B = 10_000, 64
+TURNS = 7
+RESULTS = Path(__file__).parent.parent / "results" / "bench-engine.md"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table. `at_least` is the speed-up asked for, `at_most` the milliseconds."""
+
+    n_inducing: int
+    n_neighbors: int
+    n_columns: int
+    form: str
+    learn_inducing: bool
+    peer: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def name(self) -> str:
+        z = "learned Z" if self.learn_inducing else "fixed Z"
+        return f"M={self.n_inducing}, H={self.n_neighbors}, D={self.n_columns}, {self.form} S, {z}"
+
+
+CASES = [
+    Case(256, 4, 14, "full", True, "SVGP", at_least=30),
+    Case(1024, 4, 784, "full", True, "SVGP", at_least=40),
+    Case(5000, 16, 9, "diag", False, "VNNGP", at_most=0.8),
+]
+
+
+def table(n_columns: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, n_columns)).astype(np.float32)
+    return x, np.sin(x[:, 0]) + 0.1 * rng.normal(size=N).astype(np.float32)
+
+
+def ours(case: Case) -> Callable[[int], None]:
+    """A function that takes a number of steps."""
+    x, y = table(case.n_columns)
+    model = swsgp.create(
+        x,
+        swsgp.Matern52(np.full(case.n_columns, np.sqrt(case.n_columns))),
+        swsgp.Gaussian(),
+        swsgp.PerPoint(case.n_neighbors),
+        n_inducing=case.n_inducing,
+        covariance_form=case.form,
+        placement="subset",
+    )
+    learned, fixed = split(model, case.learn_inducing)
+    neighbours = None
+    if not case.learn_inducing:
+        neighbours = jnp.asarray(NeighbourTable(x, case.n_neighbors).refresh(model, np.arange(N)))
+    rows = jnp.asarray(np.random.default_rng(1).integers(0, N, size=(1000, B)), jnp.int32)
+    state = State(learned, ADAM.init(learned))
+    data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, jnp.full(1000, 1e-3, jnp.float32))
+
+    def steps(n: int) -> None:
+        jax.block_until_ready(run_steps(state, *data, jnp.asarray(n, jnp.int32), jnp.asarray(1.0, jnp.float32)))
+
+    return steps
+
+
+class _Gpytorch(gpytorch.models.ApproximateGP):
+    def __init__(self, strategy: Callable[[object], object], n_columns: int):
+        super().__init__(strategy(self))
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5, ard_num_dims=n_columns))
+        self.covar_module.base_kernel.lengthscale = n_columns**0.5
+
+    def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def __call__(self, x: torch.Tensor | None, prior: bool = False, **options: object) -> object:
+        # VNNGP draws its own rows where it is called without any.
+        if x is None or isinstance(self.variational_strategy, gpytorch.variational.NNVariationalStrategy):
+            return self.variational_strategy(x=x, prior=False, **options)
+        return super().__call__(x, prior=prior, **options)
+
+
+def gpytorch_svgp(case: Case) -> Callable[[int], None]:
+    """SVGP with as many inducing points, full S and learned Z."""
+    x, y = map(torch.from_numpy, table(case.n_columns))
+    torch.manual_seed(0)
+
+    def strategy(model: object) -> object:
+        q = gpytorch.variational.CholeskyVariationalDistribution(case.n_inducing)
+        return gpytorch.variational.VariationalStrategy(
+            model, x[: case.n_inducing].clone(), q, learn_inducing_locations=True
+        )
+
+    model = _Gpytorch(strategy, case.n_columns)
+    return _torch_steps(model, lambda: (rows := torch.randint(0, N, (B,)), model(x[rows]), y[rows])[1:])
+
+
+def gpytorch_vnngp(case: Case) -> Callable[[int], None]:
+    """VNNGP with as many inducing points and neighbours; it takes its mini-batches from the inducing points."""
+    x, y = (torch.from_numpy(part)[: case.n_inducing] for part in table(case.n_columns))
+    torch.manual_seed(0)
+
+    def strategy(model: object) -> object:
+        q = gpytorch.variational.MeanFieldVariationalDistribution(case.n_inducing)
+        return gpytorch.variational.NNVariationalStrategy(
+            model, x, q, k=case.n_neighbors, training_batch_size=B, jitter_val=1e-3
+        )
+
+    model = _Gpytorch(strategy, case.n_columns)
+
+    def batch() -> tuple[object, torch.Tensor]:
+        output = model(x=None)
+        return output, y[model.variational_strategy.current_training_indices]
+
+    return _torch_steps(model, batch)
+
+
+def _torch_steps(model: _Gpytorch, batch: Callable[[], tuple[object, torch.Tensor]]) -> Callable[[int], None]:
+    likelihood = gpytorch.likelihoods.GaussianLikelihood()
+    objective = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=N)
+    optimiser = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=1e-3)
+    model.train()
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            optimiser.zero_grad()
+            output, target = batch()
+            (-objective(output, target)).backward()
+            optimiser.step()
+
+    return steps
+
+
+def milliseconds(steps: Callable[[int], None], n: int) -> float:
+    start = time.perf_counter()
+    steps(n)
+    return 1e3 * (time.perf_counter() - start) / n
+
+
+def measure(case: Case) -> tuple[float, float]:
+    """Median milliseconds a step, ours and the peer's, measured in turns of about half a second."""
+    systems = (ours(case), {"SVGP": gpytorch_svgp, "VNNGP": gpytorch_vnngp}[case.peer](case))
+    counts = []
+    for steps in systems:
+        steps(3)
+        counts.append(max(2, min(1000, int(500 / milliseconds(steps, 3)))))
+    times = [[milliseconds(steps, n) for steps, n in zip(systems, counts, strict=True)] for _ in range(TURNS)]
+    return tuple(statistics.median(column) for column in zip(*times, strict=True))  # type: ignore[return-value]
+
+
+def main() -> None:
+    lines = [
+        "# Time of one training step",
+        "",
+        f"Mini-batches of {B}, float32; median of {TURNS} turns in one run of `make bench-engine`. "
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
+        f"Python {platform.python_version()}, JAX {jax.__version__}, PyTorch {version('torch')}, "
+        f"GPyTorch {version('gpytorch')}, swsgp {swsgp.__version__}.",
+        "",
+        "| ours | ms | peer | ms | times faster | asked for |",
+        "|---|---|---|---|---|---|",
+    ]
+    print("\n".join(lines), flush=True)
+    for case in CASES:
+        own, peer = measure(case)
+        peer_size = f"-{case.n_inducing}" if case.peer == "SVGP" else f", k={case.n_neighbors}"
+        asked = f"at least {case.at_least:.0f} times" if case.at_least else f"at most {case.at_most} ms"
+        lines.append(
+            f"| {case.name} | {own:.3f} | GPyTorch {case.peer}{peer_size} | {peer:.2f} | {peer / own:.1f} | {asked} |"
+        )
+        print(lines[-1], flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"\nWrote {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from models import JITTER, LENGTHSCALE, NOISE, VARIANCE, D, H, M, dense_q_u, make, toy
+from tolerances import EXACT
+
+from swsgp import All, Bernoulli, Gaussian, Matern52, PerPoint, Poisson, Predictor, Softmax, Union, create
+from swsgp.errors import NumericalError, SettingError
+from swsgp.gp import prediction
+
+
+@pytest.mark.parametrize("form", ["diag", "full"])
+def test_latent_moments_equal_the_oracle(float64, rng, form):
+    x, _ = toy(rng)
+    model = make(x, PerPoint(H), form)
+    mean, cov = dense_q_u(model)
+    z = np.asarray(model.inducing)
+    ours_mean, ours_variance = Predictor(model).latent(x)
+    for i, point in enumerate(x):
+        w = oracle.nearest(point, z, LENGTHSCALE, H)
+        k_zz = oracle.matern52(z[w], z[w], LENGTHSCALE, VARIANCE) + JITTER * VARIANCE * np.eye(H)
+        k_zx = oracle.matern52(z[w], point[None], LENGTHSCALE, VARIANCE)[:, 0]
+        expected = oracle.q_f(k_zz, k_zx, VARIANCE, mean[w], cov[np.ix_(w, w)])
+        np.testing.assert_allclose((ours_mean[i, 0], ours_variance[i, 0]), expected, **EXACT)
+
+
+@pytest.mark.parametrize("active", [PerPoint(H), All()])
+def test_chunks_do_not_change_predictions(float64, rng, monkeypatch, active):
+    x, y = toy(rng, 45)
+    model = make(x, active)
+    whole = Predictor(model).moments(x), Predictor(model).log_density(x, y)
+    monkeypatch.setattr(prediction, "_MAX_ROWS", 8)
+    parts = Predictor(model).moments(x), Predictor(model).log_density(x, y)
+    for one, other in zip((*whole[0], whole[1]), (*parts[0], parts[1]), strict=True):
+        assert one.shape == (45,)
+        np.testing.assert_allclose(one, other, **EXACT)
+
+
+def test_observed_variance_is_latent_plus_noise_and_density_is_gaussian(float64, rng):
+    x, y = toy(rng)
+    predictor = Predictor(make(x, PerPoint(H)))
+    (latent_mean, latent_variance), (mean, variance) = predictor.latent(x), predictor.moments(x)
+    np.testing.assert_allclose(mean, latent_mean[:, 0], **EXACT)
+    np.testing.assert_allclose(variance, latent_variance[:, 0] + NOISE, **EXACT)
+    density = -0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
+    np.testing.assert_allclose(predictor.log_density(x, y), density, **EXACT)
+
+
+@pytest.mark.parametrize("form", ["diag", "full"])
+@pytest.mark.parametrize("likelihood", [Gaussian(NOISE), Softmax(3)])
+def test_joint_prediction_of_all_has_the_marginals_on_its_diagonal(float64, rng, form, likelihood):
+    x, _ = toy(rng)
+    predictor = Predictor(make(x, All(), form, likelihood=likelihood))
+    mean, cov = predictor.joint(x)
+    marginal_mean, marginal_variance = predictor.latent(x)
+    assert cov.shape == (likelihood.n_latent, len(x), len(x))
+    np.testing.assert_allclose(mean, marginal_mean, **EXACT)
+    np.testing.assert_allclose(np.diagonal(cov, axis1=1, axis2=2).T, marginal_variance, **EXACT)
+    assert min(np.linalg.eigvalsh(one).min() for one in cov) > -1e-9
+
+
+def test_joint_prediction_of_a_union_uses_the_neighbours_of_all_points_asked_for(float64, rng):
+    x, _ = toy(rng)
+    model = make(x, Union(5, 2), "full")
+    z = np.asarray(model.inducing)
+    asked = x[:3]
+    w = np.unique([oracle.nearest(point, z, LENGTHSCALE, 2) for point in asked])
+    k_zz = oracle.matern52(z[w], z[w], LENGTHSCALE, VARIANCE) + JITTER * VARIANCE * np.eye(len(w))
+    a = np.linalg.solve(k_zz, oracle.matern52(z[w], asked, LENGTHSCALE, VARIANCE))
+    m, s = dense_q_u(model)
+    expected = oracle.matern52(asked, asked, LENGTHSCALE, VARIANCE) + a.T @ (s[np.ix_(w, w)] - k_zz) @ a
+    mean, cov = Predictor(model).joint(asked)
+    np.testing.assert_allclose(mean[:, 0], a.T @ m[w], **EXACT)
+    np.testing.assert_allclose(cov[0], expected, **EXACT)
+    for one, other in zip(Predictor(model).latent(asked), (mean, np.diagonal(cov, axis1=1, axis2=2).T), strict=True):
+        np.testing.assert_allclose(one, other, **EXACT)
+
+
+@pytest.mark.parametrize("form", ["diag", "full"])
+def test_union_of_everything_equals_all_in_mean_and_covariance(float64, rng, form):
+    x, _ = toy(rng)
+    for one, other in zip(
+        Predictor(make(x, Union(M, M), form)).joint(x), Predictor(make(x, All(), form)).joint(x), strict=True
+    ):
+        np.testing.assert_allclose(one, other, **EXACT)
+
+
+def test_points_with_their_own_sets_have_no_joint_covariance(rng):
+    x, _ = toy(rng)
+    with pytest.raises(SettingError, match="predict with Union or All"):
+        Predictor(make(x, PerPoint(H))).joint(x)
+
+
+def test_training_with_all_and_predicting_with_neighbours_is_svgp_m_h(float64, rng):
+    x, _ = toy(rng)
+    mixed = make(x, All(), active_prediction=PerPoint(H))
+    near = make(x, PerPoint(H))
+    assert mixed.active_set(jnp.asarray(x)).shape == (M,)
+    for one, other in zip(Predictor(mixed).moments(x), Predictor(near).moments(x), strict=True):
+        np.testing.assert_allclose(one, other, **EXACT)
+
+
+def test_probabilities_have_a_column_for_each_class_and_sum_to_one(rng):
+    x, _ = toy(rng)
+    for likelihood in (Bernoulli(), Bernoulli("logit"), Softmax(4)):
+        p = Predictor(make(x, PerPoint(H), likelihood=likelihood, precision="float32")).probabilities(x)
+        assert p.shape == (len(x), likelihood.n_classes)
+        np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-5)
+
+
+def test_asking_for_what_a_likelihood_does_not_have_is_refused(rng):
+    x, _ = toy(rng)
+    with pytest.raises(SettingError, match="ask for probabilities"):
+        Predictor(make(x, PerPoint(H), likelihood=Bernoulli())).moments(x)
+    with pytest.raises(SettingError, match="ask for moments"):
+        Predictor(make(x, PerPoint(H), likelihood=Poisson())).probabilities(x)
+
+
+def test_a_model_in_float64_predicts_in_float64_whatever_the_callers_setting(rng):
+    x, _ = toy(rng)
+    mean, _ = Predictor(make(x, PerPoint(H))).moments(x)
+    assert mean.dtype == np.float64
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_a_factor_that_fails_is_tried_again_with_more_jitter(rng):
+    """In float32 with no jitter at all, repeated inducing inputs have no factor."""
+    x = rng.normal(size=(20, D))
+    model = create(x, Matern52(1.0), Gaussian(), PerPoint(8), n_inducing=16, placement=np.ones((16, D)), jitter=1e-9)
+    mean, variance = Predictor(model).moments(x)
+    assert np.isfinite(mean).all()
+    assert (variance > 0).all()
+
+
+def test_a_prediction_that_cannot_be_made_finite_is_an_error(rng):
+    x, _ = toy(rng)
+    broken = make(x, PerPoint(H), "diag", precision="float32")
+    broken = eqx.tree_at(lambda m: m.variational.mean, broken, jnp.full((M, 1), jnp.nan))
+    with pytest.raises(NumericalError, match="not finite"):
+        Predictor(broken).moments(x)
+
+
+def test_one_point_far_from_everything_gets_the_prior(float64, rng):
+    x, _ = toy(rng)
+    mean, variance = Predictor(make(x, PerPoint(H))).latent(np.full((1, D), 1e6))
+    np.testing.assert_allclose(mean, 0.0, atol=1e-12)
+    np.testing.assert_allclose(variance, VARIANCE, rtol=1e-12)
