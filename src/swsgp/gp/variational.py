@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from swsgp.ops.compiled import one_at_a_time
 from swsgp.ops.local import (
     LocalTerms,
     local_terms_diagonal,
@@ -117,6 +118,7 @@ class Full(Variational):
         # With every variable active L is square, and the determinant of S is that of its diagonal.
         everything = index.shape[0] == self.mean.shape[0]
         log_det_cov = 2.0 * jnp.sum(self.log_diagonal, axis=0) if everything else log_det(cov)
+        k_zz = one_at_a_time(k_zz, before=log_det_cov)
         return local_terms_full(k_zz, k_zx, k_xx, self.mean[index], cov, log_det_cov)
 
     def marginals(

@@ -1,13 +1,20 @@
-"""How swsgp compiles its programs."""
+"""How swsgp compiles and runs its programs."""
 
+import threading
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
 
-# XLA's YNN fusions, on by default on CPUs since jaxlib 0.10.2, wait for each other on machines with few cores:
-# training on two cores stops for ever within seconds. An empty list switches them off, for our programs only.
+# XLA's YNN fusions, on by default on CPUs since jaxlib 0.10.2, hang or crash on some programs. An empty list
+# switches them off, for our programs only.
 _OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+# jaxlib's batched LAPACK calls wait for work that they queue on their own thread pool: as many of them at once as
+# there are threads wait for ever. So programs run one at a time, and each is written to have one such call in
+# flight (see `one_at_a_time`).
+_ONE_PROGRAM = threading.RLock()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -15,4 +22,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 def jit(function: F) -> F:
     """`function`, compiled for each new combination of shapes; arguments that are not arrays are constants."""
     # Equinox hands further options on to `jax.jit`, though its types do not say so.
-    return cast(F, eqx.filter_jit(function, compiler_options=_OPTIONS))  # type: ignore[call-overload]
+    compiled = eqx.filter_jit(function, compiler_options=_OPTIONS)  # type: ignore[call-overload]
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _ONE_PROGRAM:
+            return compiled(*args, **kwargs)
+
+    return cast(F, run)
+
+
+def one_at_a_time(waits: Any, before: Any) -> Any:
+    """The array `waits`, unchanged, but not ready for use until the array `before` is."""
+    # Adding nothing is the one dependency that the compiler keeps; a product with 0 might be NaN, so it must.
+    return waits + 0.0 * before.sum()

@@ -41,11 +41,11 @@ def inverse_factor(k_zz: Float[Array, "H H"]) -> Float[Array, "H H"]:
 def _inverse_lower(chol: Float[Array, "H H"]) -> Float[Array, "H H"]:
     """Inverse of a lower triangular matrix; of a small one by halves, which on a CPU takes half the time."""
     size, half = chol.shape[-1], chol.shape[-1] // 2
-    if not 8 < size <= 16:
+    if not 8 < size <= 16 or size % 2:
         return solve_triangular(chol, jnp.eye(size, dtype=chol.dtype), lower=True)
-    first, last = _inverse_lower(chol[:half, :half]), _inverse_lower(chol[half:, half:])
+    first, last = jax.vmap(_inverse_lower)(jnp.stack([chol[:half, :half], chol[half:, half:]]))
     below = -product(last, product(chol[half:, :half], first))
-    return jnp.block([[first, jnp.zeros((half, size - half), chol.dtype)], [below, last]])
+    return jnp.block([[first, jnp.zeros_like(first)], [below, last]])
 
 
 def log_det(cov: Float[Array, "Q H H"]) -> Float[Array, " Q"]:

@@ -22,9 +22,7 @@ def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
     return jax.lax.top_k(scores, n)[1]
 
 
-def nearest(
-    x: Float[Array, "B D"], z: Float[Array, "M D"], factors: Float[Array, " D"], n: int
-) -> Int[Array, "B {n}"]:
+def nearest(x: Float[Array, "B D"], z: Float[Array, "M D"], factors: Float[Array, " D"], n: int) -> Int[Array, "B {n}"]:
     r"""Indices of the n rows of z nearest to each row of x, nearest first, with columns multiplied by `factors`.
 
     Ranks by $(x-c)^\top F^2 z - \tfrac12\|F(z-c)\|^2$, which orders as the distance does and is one matrix product.
