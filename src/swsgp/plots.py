@@ -36,7 +36,7 @@ def posteriors_1d(
         panel.set_title(name, loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
         panel.set_ylabel("y")
-    panels[0, 0].legend(loc="upper right", ncols=4, fontsize=8, frameon=False)
+    panels[0, 0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, fontsize=8, frameon=False)
     panels[-1, 0].set_xlabel("x")
     figure.tight_layout()
     figure.savefig(path, dpi=150)

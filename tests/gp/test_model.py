@@ -212,6 +212,33 @@ def test_repeated_inducing_inputs_do_not_break_the_factor(rng, precision, n_neig
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+def largest_array(jaxpr):
+    """Entries of the largest array that a program computes, its inner programs included."""
+    sizes = [np.prod(var.aval.shape, dtype=int) for eqn in jaxpr.eqns for var in eqn.outvars]
+    inner = [
+        largest_array(getattr(value, "jaxpr", value))
+        for eqn in jaxpr.eqns
+        for parameter in eqn.params.values()
+        for value in (parameter if isinstance(parameter, tuple) else (parameter,))
+        if hasattr(value, "eqns") or hasattr(value, "jaxpr")
+    ]
+    return max([*sizes, *inner], default=0)
+
+
+def test_with_points_of_their_own_sets_no_array_grows_with_the_square_of_m(rng):
+    """The bound and its gradient at M = 2,000: nothing larger than the scores of the search, B times M."""
+    x = rng.normal(size=(2000, D)).astype(np.float32)
+    model = make(x, PerPoint(4), "diag", n_inducing=2000, precision="float32")
+    learned, fixed = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(learned, x, y):
+        both = eqx.combine(learned, fixed)
+        return bound(both, x, y, both.active_set(x), 2000)
+
+    program = jax.make_jaxpr(jax.value_and_grad(loss))(learned, jnp.asarray(x[:8]), jnp.zeros(8))
+    assert 8 * 2000 <= largest_array(program.jaxpr) < 100_000
+
+
 @pytest.mark.parametrize("n_columns", [1, 784])
 def test_any_number_of_columns_will_do(rng, n_columns):
     x = rng.normal(size=(20, n_columns))
