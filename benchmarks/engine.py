@@ -83,7 +83,8 @@ def ours(case: Case) -> Callable[[int], None]:
     data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, jnp.full(1000, 1e-3, jnp.float32))
 
     def steps(n: int) -> None:
-        jax.block_until_ready(run_steps(state, *data, jnp.asarray(n, jnp.int32), jnp.asarray(1.0, jnp.float32)))
+        counts = jnp.asarray(n, jnp.int32), jnp.asarray(N, jnp.float32), jnp.asarray(1.0, jnp.float32)
+        jax.block_until_ready(run_steps(state, *data, *counts))
 
     return steps
 

@@ -136,6 +136,22 @@ def test_the_bound_reported_is_that_of_algorithm_1_per_row(float64):
     np.testing.assert_allclose(reported, expected, rtol=1e-9)
 
 
+def test_tables_of_about_the_same_length_share_a_compiled_program():
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+    )
+    model = model_for(wave(200)[0])
+    for n, steps, seed in [(200, 40, 0), (195, 55, 1), (207, 30, 2)]:
+        before = len(compiled)
+        trained = train(model, *wave(n), Settings(steps=steps, batch_size=19, seed=seed, kl_scale=1.0 + seed))
+        assert trained.steps == steps
+        if n == 200:
+            assert len(compiled) > before, "nothing is counted"
+        else:
+            assert len(compiled) == before
+
+
 def test_training_stops_when_the_time_is_up():
     x, y = wave()
     trained = train(model_for(x), x, y, Settings(steps=10**9, time_budget=2.0))

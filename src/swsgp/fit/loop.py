@@ -81,6 +81,13 @@ def train(
         return _Run(model, x, y, settings, held, callback).run()
 
 
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Rows with zeros after them, at most an eighth, up to one of few lengths: tables of about the same length then
+    share a compiled program. No mini-batch refers to the padding."""
+    step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
+    return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
+
+
 class _Run:
     """One training run: the loop around the compiled steps."""
 
@@ -96,7 +103,7 @@ class _Run:
         self.settings, self.held_out, self.callback = settings, held_out, callback
         self.rows = RowStream(len(x), settings.batch_size, settings.seed)
         self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
-        self.x, self.y = jnp.asarray(x), jnp.asarray(y)
+        self.x, self.y = jnp.asarray(_padded(x)), jnp.asarray(_padded(y))
         learned, self.fixed = split(model, settings.learn_inducing)
         self.state = State(learned, ADAM.init(learned))
         self.table: NeighbourTable | None = None
@@ -153,13 +160,13 @@ class _Run:
         self.refresh_at = next_refresh(self.step)
         n_steps = min(self.refresh_at, self.settings.steps) - self.step
         # Past one epoch every row comes up.
-        n_steps_of_epoch = -(-len(self.x) // self.rows.batch_size)
+        n_steps_of_epoch = -(-self.rows.n_rows // self.rows.batch_size)
         rows = (
             self.rows.batches(self.step, n_steps).ravel()
             if n_steps < n_steps_of_epoch
-            else np.arange(len(self.x), dtype=np.int32)
+            else np.arange(self.rows.n_rows, dtype=np.int32)
         )
-        self.neighbours = jnp.asarray(self.table.refresh(self.model, rows))
+        self.neighbours = jnp.asarray(_padded(self.table.refresh(self.model, rows)))
 
     def _score(self) -> float | None:
         if self.held_out is None:
@@ -186,6 +193,7 @@ class _Run:
                 jnp.asarray(batches),
                 jnp.asarray(self.rate_factor * rates, dtype),
                 jnp.asarray(n_steps, jnp.int32),
+                jnp.asarray(self.rows.n_rows, dtype),
                 jnp.asarray(self.settings.kl_scale, dtype),
             )
             if bool(all_finite((outcome.state.learned, outcome.bound))):

@@ -49,14 +49,15 @@ def run_steps(
     batches: Int[Array, "T B"],
     rates: Float[Array, " T"],
     n_steps: Int[Array, ""],
+    n_rows: Scalar,
     kl_scale: Scalar,
 ) -> Outcome:
     """The first `n_steps` of `batches`, one optimiser step each with its own learning rate.
 
-    A loop with a bound known only at run time, so that one compiled program serves every number of steps.
-    Neighbours come from a table with a row for each data point, or are searched in every step without one.
+    A loop with a bound known only at run time, so that one compiled program serves every number of steps; rows
+    beyond `n_rows` are padding, so that it serves tables of about the same length, too. Neighbours come from a
+    table with a row for each data point, or are searched in every step without one.
     """
-    n_rows = x.shape[0]
 
     def loss(learned: SparseGP, rows: Array) -> Array:
         model = eqx.combine(learned, fixed)

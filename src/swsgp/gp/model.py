@@ -74,7 +74,7 @@ def bound(
     x: Float[Array, "B D"],
     y: Float[Array, " B"],
     index: Int[Array, "..."],
-    n_data: int,
+    n_data: int | Scalar,
     kl_scale: float | Scalar = 1.0,
 ) -> Scalar:
     r"""The paper's estimate of the bound from one mini-batch (Algorithm 1), in nats for all of the data.
