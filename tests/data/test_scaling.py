@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from swsgp import Scaling, load_set
+from swsgp.errors import DataError
 
 
 def test_columns_come_out_with_mean_0_and_spread_1(rng):
@@ -44,3 +45,15 @@ def test_the_spikes_of_eeg_leave_its_signal_alone(data_folder):
     spikes = (np.abs(x - np.median(x, axis=0)) > 1000).any(axis=1)
     assert spikes.sum() == 4
     np.testing.assert_allclose(Scaling.of(x).apply(x)[~spikes].std(axis=0), 1.0, rtol=0.05)
+
+
+def test_values_that_are_not_finite_are_refused_with_their_column():
+    x = np.ones((5, 3))
+    x[2, 1] = np.nan
+    with pytest.raises(DataError, match="1 NaN or infinite values in column 1"):
+        Scaling.of(x)
+
+
+def test_a_column_of_tiny_values_is_not_constant(rng):
+    x = 1e-14 * rng.normal(size=(100, 1))
+    np.testing.assert_allclose(Scaling.of(x).apply(x).std(), 1.0, rtol=1e-6)

@@ -1,8 +1,10 @@
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from swsgp import load_set
-from swsgp.errors import DataFolderError
+from swsgp.errors import DataError, DataFolderError
 
 
 def test_a_set_is_read_with_its_column_names(data_folder):
@@ -24,3 +26,13 @@ def test_without_a_folder_named_the_cache_is_looked_in(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(DataFolderError, match="swsgp"):
         load_set("moon")
+
+
+def test_a_file_that_is_no_table_or_has_no_target_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 not really")
+    pq.write_table(pa.table({"a": [1.0]}), tmp_path / "blind.parquet")
+    with pytest.raises(DataError, match=r"broken\.parquet is not a whole Parquet file"):
+        load_set("broken")
+    with pytest.raises(DataError, match=r"must have a column 'target', got a"):
+        load_set("blind")

@@ -212,16 +212,62 @@ def test_a_run_that_cannot_be_saved_gives_back_the_last_good_model():
     with pytest.warns(FitWarning):
         trained = train(absurd, x, np.ones(len(x)), QUICK)
     assert trained.reason == "not finite"
-    for a, b in zip(leaves(absurd.variational), leaves(trained.model.variational), strict=True):
+    assert trained.steps == 0
+    for a, b in zip(leaves(absurd), leaves(trained.model), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_rate_that_is_far_too_high_does_not_spoil_the_model():
+@pytest.mark.parametrize("likelihood", [Gaussian(0.1), Poisson()])
+@pytest.mark.parametrize("rate", [10.0, 50.0, 1e4])
+def test_a_rate_that_is_far_too_high_does_not_spoil_the_model(likelihood, rate):
+    """Training finds a rate that works, and what comes back has a finite bound on every batch, and predicts."""
     x, y = wave()
+    y = y if isinstance(likelihood, Gaussian) else np.round(np.exp(y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        trained = train(model_for(x), x, y, Settings(steps=60, learning_rate=50.0))
+        trained = train(model_for(x, likelihood=likelihood), x, y, Settings(steps=60, learning_rate=rate))
     assert all(np.isfinite(leaf).all() for leaf in leaves(trained.model))
+    assert all(np.isfinite(report.bound) for report in trained.history)
+    assert np.isfinite(Predictor(trained.model).latent(x)[0]).all()
+    assert float(trained.model.jitter) <= 0.01
+
+
+def test_where_dispatches_begin_does_not_change_a_run_that_had_to_step_back(monkeypatch):
+    x, y = wave()
+    model = model_for(x, placement=np.zeros((20, 1)), jitter=1e-10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        whole = train(model, x, y, QUICK).model
+        monkeypatch.setattr(loop, "_CHUNK_SECONDS", 0.0)
+        for a, b in zip(leaves(whole), leaves(train(model, x, y, QUICK).model), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_cut_short_still_scores_its_last_model():
+    x, y = wave()
+    settings = Settings(steps=5000, evaluate_every=1000)
+    trained = train(model_for(x), x, y, settings, held_out=wave(50, seed=1), callback=lambda report: report.step >= 100)
+    start = Predictor(model_for(x)).log_density(*wave(50, seed=1)).mean()
+    assert Predictor(trained.model).log_density(*wave(50, seed=1)).mean() > start
+
+
+def test_patience_without_held_out_rows_is_refused():
+    x, y = wave()
+    with pytest.raises(SettingError, match="give held_out"):
+        train(model_for(x), x, y, Settings(patience=3))
+
+
+def test_a_callback_runs_in_the_callers_own_precision():
+    x, y = wave()
+    seen = []
+    train(
+        model_for(x, precision="float64"),
+        x,
+        y,
+        Settings(steps=3),
+        callback=lambda _: seen.append(jnp.ones(1).dtype) or None,
+    )
+    assert set(seen) == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +307,7 @@ def test_labels_that_the_likelihood_cannot_take_are_refused_before_training():
         ({"time_budget": -1.0}, "time_budget"),
         ({"schedule": "linear"}, "schedule must be"),
         ({"patience": 0}, "patience"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, message):

@@ -99,6 +99,27 @@ def test_gradients_equal_finite_differences(float64, rng, name):
         np.testing.assert_allclose(leaf, finite_difference(changed, np.array(leaves[i])), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_equal_finite_differences_where_points_coincide(float64, rng, name):
+    """K_zz has every point at distance 0 from itself, and a subset of the data lies on data."""
+    covariance = all_covariances()[name]
+    z = jnp.asarray(rng.normal(size=(4, 3)))
+    x = jnp.concatenate([z[:2], jnp.asarray(rng.normal(size=(2, 3)))])
+    weight = rng.normal(size=(2, 4, 4))
+
+    def total(covariance):
+        return jnp.sum(weight[0] * covariance.matrix(z, z)) + jnp.sum(weight[1] * covariance.matrix(x, z))
+
+    leaves, structure = jax.tree.flatten(covariance)
+    for i, leaf in enumerate(jax.tree.leaves(jax.grad(total)(covariance))):
+
+        def changed(value, i=i):
+            new = structure.unflatten([jnp.asarray(value) if j == i else old for j, old in enumerate(leaves)])
+            return float(total(new))
+
+        np.testing.assert_allclose(leaf, finite_difference(changed, np.array(leaves[i])), rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["matern12", "matern32", "matern52", "rbf", "rational quadratic"])
 def test_gradient_at_coinciding_points_is_finite(name):
     covariance, x = all_covariances()[name], jnp.ones((2, 3))
@@ -123,7 +144,7 @@ def test_constants_do_not_change_who_is_near():
     np.testing.assert_allclose(scaled.metric(3), 1 / np.asarray(LENGTHSCALE), rtol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "a", None])
 def test_parameters_that_are_not_positive_are_refused(value):
     with pytest.raises(SettingError, match="must be positive"):
         RBF(value)
@@ -132,8 +153,11 @@ def test_parameters_that_are_not_positive_are_refused(value):
 
 
 def test_parameters_that_do_not_fit_the_columns_are_refused():
-    with pytest.raises(SettingError, match="4 columns"):
+    with pytest.raises(SettingError, match="one number or 4, one for each column"):
         check_columns(Matern52(LENGTHSCALE), 4)
+    for vector in (RBF(1.0, [1.0, 2.0, 3.0]), Constant([1.0, 2.0, 3.0]), RationalQuadratic(1.0, 1.0, [1.0, 1.0, 2.0])):
+        with pytest.raises(SettingError, match="give one number"):
+            check_columns(vector, 3)
     with pytest.raises(SettingError, match="position 5"):
         check_columns(Constant() + Columns(RBF(), [0, 5]), 3)
     with pytest.raises(SettingError, match="different positions"):

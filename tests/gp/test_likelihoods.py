@@ -76,6 +76,41 @@ def test_student_t_predictive_holds_far_out_in_the_tail(float64, dof):
         np.testing.assert_allclose(ours, special.logsumexp(terms) + np.log(f[1] - f[0]), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("dof", [1000.0, 1e6])
+def test_student_t_with_many_degrees_of_freedom_is_gaussian(float64, dof):
+    for y in (0.0, 0.4, 2.0):
+        ours = StudentT(0.5, dof).log_predictive(jnp.asarray(y), *latent(0.1, 0.5))
+        np.testing.assert_allclose(ours, stats.norm.logpdf(y, 0.1, np.sqrt(0.75)), atol=5e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_without_variance_the_predictive_density_is_that_at_the_mean(name, precision):
+    likelihood, log_prob, observations = one_dimensional()[name]
+    with jax.enable_x64(precision == "float64"):
+        dtype = jnp.dtype(precision)
+        for mean in (-20.0, -3.0, 0.0, 2.0):
+            for y in observations:
+                ours = likelihood.log_predictive(
+                    jnp.asarray(y, dtype), jnp.asarray([mean], dtype), jnp.asarray([0.0], dtype)
+                )
+                np.testing.assert_allclose(ours, log_prob(y, mean), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("y", [1.0, 15.0, 16.0, 1e3, 1e5, 1e7])
+def test_large_counts_keep_their_digits_in_float32(y):
+    mean, variance = np.log(y) + 0.3 / np.sqrt(y), 0.5 / y
+    double = []
+    with jax.enable_x64(True):
+        for method in (Poisson().expected_log_prob, Poisson().log_predictive):
+            double.append(float(method(jnp.asarray(y), *latent(mean, variance))))
+        exact = y * mean - np.exp(mean + variance / 2) - special.gammaln(y + 1)
+        np.testing.assert_allclose(double[0], exact, rtol=1e-6)
+    mean32, variance32 = jnp.asarray([mean], jnp.float32), jnp.asarray([variance], jnp.float32)
+    for method, expected in zip((Poisson().expected_log_prob, Poisson().log_predictive), double, strict=True):
+        np.testing.assert_allclose(method(jnp.asarray(y, jnp.float32), mean32, variance32), expected, atol=0.02)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("name", NAMES)
 def test_values_and_gradients_are_finite_in_the_tails(name, precision):
@@ -160,8 +195,9 @@ def test_observations_a_likelihood_cannot_have_produced_are_refused():
 def test_settings_out_of_range_are_refused():
     with pytest.raises(SettingError, match="noise"):
         Gaussian(0.0)
-    with pytest.raises(SettingError, match="dof"):
-        StudentT(1.0, -1.0)
+    for dof in (-1.0, float("inf")):
+        with pytest.raises(SettingError, match="dof"):
+            StudentT(1.0, dof)
     with pytest.raises(SettingError, match="link"):
         Bernoulli("cauchit")
     with pytest.raises(SettingError, match="n_classes"):

@@ -27,7 +27,7 @@ from swsgp import (
     bound,
     create,
 )
-from swsgp.errors import SettingError
+from swsgp.errors import DataError, SettingError
 
 
 @pytest.mark.parametrize("form", ["diag", "full"])
@@ -265,18 +265,34 @@ def test_another_covariance_may_define_who_is_near(float64, rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"active": PerPoint(8)}, "n_neighbors must be between 1 and n_inducing=7, got 8"),
-        ({"active": PerPoint(0)}, "n_neighbors must be between 1"),
-        ({"active": Union(9, 2)}, "n_active must be between 1 and n_inducing=7, got 9"),
+        ({"active": PerPoint(8)}, "n_neighbors must be a whole number between 1 and n_inducing=7, got 8"),
+        ({"active": PerPoint(0)}, "n_neighbors must be a whole number between 1"),
+        ({"active": Union(9, 2)}, "n_active must be a whole number between 1 and n_inducing=7, got 9"),
         ({"active": PerPoint(2), "n_inducing": 13}, "n_inducing must be between 1 and the number of training rows, 12"),
-        ({"active": PerPoint(1), "n_inducing": 0}, "n_inducing must be between 1"),
+        ({"active": PerPoint(1), "n_inducing": 0}, "n_inducing must be a whole number, 1 or more"),
         ({"active": All(), "placement": "grid"}, "placement must be"),
         ({"active": All(), "placement": np.zeros((7, 3))}, r"shape \(7, 2\)"),
         ({"active": All(), "precision": "float16"}, "precision must be one of float32, float64"),
         ({"active": All(), "form": "banded"}, "covariance_form must be"),
-        ({"active": All(), "covariance": Matern52([1.0, 2.0, 3.0])}, "2 columns"),
+        ({"active": All(), "covariance": Matern52([1.0, 2.0, 3.0])}, "one number or 2"),
+        ({"active": All(), "jitter": -1.0}, "jitter must be between 0 and 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(rng, options, message):
     with pytest.raises(SettingError, match=message):
         make(toy(rng)[0], **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.full((20, 2), np.nan), "40 NaN or infinite values in columns 0, 1"),
+        (np.full((20, 2), 1e200), "too large for float32"),
+        (np.zeros(20), r"use x\[:, None\]"),
+        (np.zeros((0, 2)), "at least one row"),
+    ],
+)
+@pytest.mark.parametrize("placement", ["kmeans", "subset"])
+def test_inputs_that_cannot_be_used_are_refused_when_a_model_is_made(x, message, placement):
+    with pytest.raises(DataError, match=message):
+        create(x, Matern52(1.0), Gaussian(), PerPoint(1), n_inducing=2, placement=placement)

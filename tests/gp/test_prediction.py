@@ -7,7 +7,7 @@ from models import JITTER, LENGTHSCALE, NOISE, VARIANCE, D, H, M, dense_q_u, mak
 from tolerances import EXACT
 
 from swsgp import All, Bernoulli, Gaussian, Matern52, PerPoint, Poisson, Predictor, Softmax, Union, create
-from swsgp.errors import NumericalError, SettingError
+from swsgp.errors import DataError, NumericalError, SettingError
 from swsgp.gp import prediction
 
 
@@ -147,3 +147,51 @@ def test_one_point_far_from_everything_gets_the_prior(float64, rng):
     mean, variance = Predictor(make(x, PerPoint(H))).latent(np.full((1, D), 1e6))
     np.testing.assert_allclose(mean, 0.0, atol=1e-12)
     np.testing.assert_allclose(variance, VARIANCE, rtol=1e-12)
+
+
+@pytest.mark.parametrize("active", [PerPoint(H), Union(4, 2), All()])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros((3, 1)), "must have 2 columns"),
+        (np.zeros(2), "two axes"),
+        (np.zeros((0, 2)), "at least one row"),
+        (np.array([[1.0, np.nan]]), "1 NaN or infinite values in column 1"),
+        (np.array([["1", "2"]]), "must be numbers"),
+    ],
+)
+def test_inputs_that_cannot_be_used_are_refused(rng, active, bad, message):
+    predictor = Predictor(make(toy(rng)[0], active, precision="float32"))
+    methods = [predictor.latent, predictor.moments, lambda x: predictor.log_density(x, np.zeros(len(x)))]
+    for method in methods if isinstance(active, PerPoint) else [*methods, predictor.joint]:
+        with pytest.raises(DataError, match=message):
+            method(bad)
+
+
+def test_observations_that_do_not_fit_are_refused(rng):
+    x, _ = toy(rng)
+    predictor = Predictor(make(x, PerPoint(H), likelihood=Softmax(3), precision="float32"))
+    with pytest.raises(DataError, match="needs labels among 0"):
+        predictor.log_density(x, np.full(len(x), 7.0))
+    with pytest.raises(DataError, match="as many rows"):
+        predictor.log_density(x, np.zeros(3))
+
+
+def test_jitter_is_raised_four_times_and_the_last_try_counts(rng):
+    predictor = Predictor(make(toy(rng)[0], PerPoint(H), precision="float32"))
+    tries = []
+
+    def compute(model):
+        tries.append(float(model.jitter))
+        return (np.array([1.0 if len(tries) == 5 else np.nan]),)
+
+    assert predictor._retried(compute)[0] == 1.0
+    np.testing.assert_allclose(tries[-1] / tries[0], 1e4, rtol=1e-5)
+
+
+def test_a_full_covariance_keeps_chunks_small(rng):
+    """Rows of L are M numbers for every neighbour of every point."""
+    x = rng.normal(size=(300, D))
+    predictor = Predictor(make(x, PerPoint(2), "full", n_inducing=300, precision="float32"))
+    sizes = [len(chunk[0]) for _, chunk in predictor._chunks(np.zeros((60_000, D), np.float32))]
+    assert max(sizes) * 2 * 300 <= prediction._MAX_NUMBERS

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from swsgp.ops import nearest as module
-from swsgp.ops.nearest import nearest, search, union
+from swsgp.ops.nearest import Search, union
 
 
 def distances(x, z, index, factors=1.0):
@@ -18,7 +18,7 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, tree):
     monkeypatch.setattr(module, "_MAX_SCORES", 8 * m)
     x, z = rng.normal(size=(n, d)).astype("float32"), rng.normal(size=(m, d)).astype("float32")
     factors = rng.uniform(0.1, 3.0, size=d).astype("float32")
-    index = search(x, z, factors, h)
+    index = Search(z, factors)(x, h)
     assert index.shape == (n, h)
     assert index.dtype == np.int32
     # Distances, not indices, are compared: equal ones may swap ranks.
@@ -27,11 +27,15 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, tree):
     assert all(len(set(row)) == h for row in index)
 
 
-def test_an_offset_common_to_all_points_does_not_matter(rng):
-    x, z = rng.normal(size=(20, 2)).astype("float32"), rng.normal(size=(30, 2)).astype("float32")
-    near = np.asarray(nearest(jnp.asarray(x), jnp.asarray(z), jnp.ones(2), 5))
-    shifted = np.asarray(nearest(jnp.asarray(x + 2000), jnp.asarray(z + 2000), jnp.ones(2), 5))
-    np.testing.assert_allclose(distances(x, z, near), distances(x, z, shifted), atol=1e-2)
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, offset):
+    """65 points are padded to 128 rows; the wild inducing input must not become the centre of anything."""
+    x, z = rng.normal(size=(65, 3)), rng.normal(size=(500, 3))
+    z[7] = 1e4
+    x, z = (x + offset).astype("float32"), (z + offset).astype("float32")
+    index = Search(z, np.ones(3, "float32"))(x, 4)
+    exact = np.sqrt(((x[:, None].astype(float) - z[None]) ** 2).sum(-1))
+    np.testing.assert_allclose(distances(x, z, index), np.sort(exact, axis=1)[:, :4], rtol=1e-3, atol=1e-3)
 
 
 def test_union_takes_all_first_choices_before_any_second_choice():

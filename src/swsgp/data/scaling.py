@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from swsgp.arrays import as_inputs, as_target
+
 # Values beyond the 1% and 99% quantiles by more than their distance do not count for mean and spread.
 _QUANTILES = (0.01, 0.99)
 
@@ -23,6 +25,7 @@ class Scaling:
         They are pulled to the edge of the plausible range for these two numbers; `apply` leaves them as they are.
         A column without spread keeps its unit.
         """
+        values = as_target(values) if np.ndim(values) == 1 else as_inputs(values)
         low, high = np.quantile(values, _QUANTILES, axis=0)
         # Where nearly all values are equal, the few others are what the column has to say.
         reach = np.where(high > low, high - low, np.inf)
@@ -30,7 +33,7 @@ class Scaling:
         scale = plausible.std(axis=0)
         centre = np.asarray(plausible.mean(axis=0))
         # Rounding leaves a constant column of large values with a tiny spread.
-        scale = np.where(scale > 1e-12 * (1.0 + np.abs(centre)), scale, 1.0)
+        scale = np.where(scale > 1e-12 * np.abs(centre), scale, 1.0)
         return cls(centre, scale)
 
     def apply(self, values: np.ndarray) -> np.ndarray:

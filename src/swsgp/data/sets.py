@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from swsgp.errors import DataFolderError
+from swsgp.arrays import as_inputs, as_target
+from swsgp.errors import DataError, DataFolderError
 
 _VARIABLE = "SWSGP_DATA"
 
@@ -35,7 +37,12 @@ def load_set(name: str) -> DataSet:
     path = data_folder() / f"{name}.parquet"
     if not path.is_file():
         raise DataFolderError(f"there is no {path.name} in {path.parent}; set {_VARIABLE} to the folder that has it.")
-    table = pq.read_table(path)
-    columns = tuple(column for column in table.column_names if column not in ("target", "split"))
-    x = np.column_stack([table[column].to_numpy() for column in columns]).astype(np.float64)
-    return DataSet(name, columns, x, table["target"].to_numpy().astype(np.float64))
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} is not a whole Parquet file: {error}") from None
+    if "target" not in table.column_names:
+        raise DataError(f"{path} must have a column 'target', got {', '.join(table.column_names)}.")
+    inputs = table.drop_columns([column for column in ("target", "split") if column in table.column_names])
+    columns = tuple(inputs.column_names)
+    return DataSet(name, columns, as_inputs(inputs), as_target(table["target"].to_numpy()))

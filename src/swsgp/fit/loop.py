@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.arrays import pair_for
 from swsgp.data.batches import RowStream
-from swsgp.data.tables import check_pair
-from swsgp.errors import FitWarning
+from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.neighbours import NeighbourTable, next_refresh
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
@@ -23,8 +24,12 @@ from swsgp.shapes import Array, precision_scope
 # One dispatch holds at most so many steps, and aims at this many seconds.
 _MAX_CHUNK = 1024
 _CHUNK_SECONDS = 0.3
-# A chunk that turns non-finite is tried again with ten times the jitter and half the rate, at most this often.
-_MAX_RETRIES = 4
+# A step that turns non-finite is tried again with ten times the jitter, up to a limit, and half the rate, at most
+# this often in one place.
+_MAX_RETRIES = 6
+_MAX_JITTER = 1e-2
+# The way back to the very start is kept open for so many steps.
+_KEEPS_START = 64
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,23 @@ def train(
     True
     """
     settings = settings or Settings()
-    x, y = check_pair(x, y, model.inducing.shape[1], model.precision)
-    model.likelihood.check(y)
+    n_columns, likelihood = model.inducing.shape[1], model.likelihood
+    x, y = pair_for(x, y, n_columns, model.precision)
+    likelihood.check(y)
     held = None
     if held_out is not None:
-        held = HeldOut(*check_pair(*held_out, model.inducing.shape[1], model.precision))
-        model.likelihood.check(held.y)
+        held = HeldOut(*pair_for(*held_out, n_columns, model.precision))
+        likelihood.check(held.y)
+    elif settings.patience is not None:
+        raise SettingError("patience counts looks at held-out rows; give held_out, or leave patience at None.")
+    callers_setting = bool(jax.config.read("jax_enable_x64"))
+
+    def report_to_caller(report: Report) -> bool | None:
+        with jax.enable_x64(callers_setting):
+            return callback(report) if callback is not None else None
+
     with precision_scope(model.precision):
-        return _Run(model, x, y, settings, held, callback).run()
+        return _Run(model, x, y, settings, held, report_to_caller).run()
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
@@ -86,6 +100,16 @@ def _padded(rows: np.ndarray) -> np.ndarray:
     share a compiled program. No mini-batch refers to the padding."""
     step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
     return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """Where a dispatch began, and with which jitter and rate, to go back to any step after it."""
+
+    step: int
+    state: State
+    fixed: SparseGP
+    rate_factor: float
 
 
 class _Run:
@@ -98,27 +122,27 @@ class _Run:
         y: np.ndarray,
         settings: Settings,
         held_out: HeldOut | None,
-        callback: Callable[[Report], bool | None] | None,
+        callback: Callable[[Report], bool | None],
     ):
         self.settings, self.held_out, self.callback = settings, held_out, callback
         self.rows = RowStream(len(x), settings.batch_size, settings.seed)
         self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
         self.x, self.y = jnp.asarray(_padded(x)), jnp.asarray(_padded(y))
-        learned, self.fixed = split(model, settings.learn_inducing)
-        self.state = State(learned, ADAM.init(learned))
+        learned, fixed = split(model, settings.learn_inducing)
+        self.now = _Anchor(0, State(learned, ADAM.init(learned)), fixed, 1.0)
+        self.before = self.start = self.now
         self.table: NeighbourTable | None = None
         if isinstance(model.active, PerPoint) and not settings.learn_inducing:
             self.table = NeighbourTable(x, model.active.n_neighbors)
         self.neighbours: Array | None = None
         self.refresh_at = 0
-        self.rate_factor = 1.0
+        self.bad_step, self.n_retries, self.first_jitter = -1, 0, fixed.jitter
         self.warned = False
-        self.step = 0
         self.history: list[Report] = []
 
     @property
     def model(self) -> SparseGP:
-        return eqx.combine(self.state.learned, self.fixed)
+        return eqx.combine(self.now.state.learned, self.now.fixed)
 
     def run(self) -> Trained:
         clock = Clock()
@@ -129,40 +153,45 @@ class _Run:
                 self._refresh_neighbours()
                 n_steps = min(n_steps, self.chunk, *self._steps_to_next_event())
                 started = clock.seconds
-                outcome = self._steps(n_steps)
-                if outcome is None:
-                    reason = "not finite"
-                    break
-                self.state = outcome.state
-                self.step += n_steps
+                outcome = self._steps(self.now, n_steps)
+                bad_step = self._first_bad_step(outcome, n_steps)
+                if bad_step is not None:
+                    reason = self._step_back(bad_step)
+                    continue
+                self.before, self.now = self.now, self._moved(outcome.state, self.now.step + n_steps)
+                mean_bound = float(outcome.bounds) / n_steps
                 per_step = (clock.seconds - started) / n_steps
-                n_steps = max(1, min(2 * n_steps, int(_CHUNK_SECONDS / per_step))) if self.step > 1 else 16
-                report = Report(self.step, clock.seconds, float(outcome.bound), self._score())
+                n_steps = max(1, min(2 * n_steps, int(_CHUNK_SECONDS / per_step))) if self.now.step > 1 else 16
+                report = Report(self.now.step, clock.seconds, mean_bound, self._score())
                 self.history.append(report)
                 bar.update(report)
-                reason = reason_to_stop(self.settings, self.step, clock.seconds, self.held_out)
-                if self.callback is not None and self.callback(report):
+                reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
+                if self.callback(report):
                     reason = reason or "callback"
-        best = self.held_out.best_model if self.held_out is not None else None
-        return Trained(best or self.model, tuple(self.history), reason, self.step, clock.seconds)
+        return Trained(self._best_model(), tuple(self.history), reason, self.now.step, clock.seconds)
+
+    def _moved(self, state: State, step: int) -> _Anchor:
+        return _Anchor(step, state, self.now.fixed, self.now.rate_factor)
 
     def _steps_to_next_event(self) -> tuple[int, ...]:
-        events = [self.settings.steps - self.step]
+        events = [self.settings.steps - self.now.step]
         if self.table is not None:
-            events.append(self.refresh_at - self.step)
+            events.append(self.refresh_at - self.now.step)
         if self.held_out is not None:
-            events.append(self.settings.evaluate_every - self.step % self.settings.evaluate_every)
+            events.append(self.settings.evaluate_every - self.now.step % self.settings.evaluate_every)
         return tuple(events)
 
     def _refresh_neighbours(self) -> None:
-        if self.table is None or self.step < self.refresh_at:
+        if self.table is None or self.now.step < self.refresh_at:
             return
-        self.refresh_at = next_refresh(self.step)
-        n_steps = min(self.refresh_at, self.settings.steps) - self.step
+        self.refresh_at = next_refresh(self.now.step)
+        # A step that has to be taken back needs its neighbours, too.
+        first = max(0, self.now.step - 1)
+        n_steps = min(self.refresh_at, self.settings.steps) - first
         # Past one epoch every row comes up.
         n_steps_of_epoch = -(-self.rows.n_rows // self.rows.batch_size)
         rows = (
-            self.rows.batches(self.step, n_steps).ravel()
+            self.rows.batches(first, n_steps).ravel()
             if n_steps < n_steps_of_epoch
             else np.arange(self.rows.n_rows, dtype=np.int32)
         )
@@ -171,45 +200,70 @@ class _Run:
     def _score(self) -> float | None:
         if self.held_out is None:
             return None
-        due = self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps
+        due = self.now.step % self.settings.evaluate_every == 0 or self.now.step == self.settings.steps
         return self.held_out.score(self.model) if due else None
 
-    def _steps(self, n_steps: int) -> Outcome | None:
-        """The outcome of the next steps; None if it stays non-finite whatever is tried.
+    def _best_model(self) -> SparseGP:
+        """The model that the held-out rows like best, the last one among them."""
+        if self.held_out is None:
+            return self.model
+        if not self.history or self.history[-1].score is None:
+            self.held_out.score(self.model)
+        return self.held_out.best_model or self.model
 
-        The state before them is kept until they are known to be good, so a bad step spoils nothing.
-        """
+    def _steps(self, start: _Anchor, n_steps: int) -> Outcome:
         batches = np.zeros((self.chunk, self.rows.batch_size), dtype=np.int32)
-        batches[:n_steps] = self.rows.batches(self.step, n_steps)
-        rates = self.settings.rates(self.step, self.chunk)
+        batches[:n_steps] = self.rows.batches(start.step, n_steps)
         dtype = self.x.dtype
-        for _ in range(_MAX_RETRIES + 1):
-            outcome = run_steps(
-                self.state,
-                self.fixed,
-                self.x,
-                self.y,
-                self.neighbours,
-                jnp.asarray(batches),
-                jnp.asarray(self.rate_factor * rates, dtype),
-                jnp.asarray(n_steps, jnp.int32),
-                jnp.asarray(self.rows.n_rows, dtype),
-                jnp.asarray(self.settings.kl_scale, dtype),
-            )
-            if bool(all_finite((outcome.state.learned, outcome.bound))):
-                return outcome
-            self._step_back()
-        return None
+        return run_steps(
+            start.state,
+            start.fixed,
+            self.x,
+            self.y,
+            self.neighbours,
+            jnp.asarray(batches),
+            jnp.asarray(start.rate_factor * self.settings.rates(start.step, self.chunk), dtype),
+            jnp.asarray(n_steps, jnp.int32),
+            jnp.asarray(self.rows.n_rows, dtype),
+            jnp.asarray(self.settings.kl_scale, dtype),
+        )
 
-    def _step_back(self) -> None:
-        """Raise the jitter, lower the rate, and say so the first time."""
-        self.fixed = eqx.tree_at(lambda m: m.jitter, self.fixed, 10.0 * self.fixed.jitter)
-        self.rate_factor *= 0.5
-        if not self.warned:
-            self.warned = True
-            warnings.warn(
-                f"a step near step {self.step} gave a value that is not finite; training goes on from the last good "
-                f"state with jitter {float(self.fixed.jitter):.0e} and half the learning rate.",
-                FitWarning,
-                stacklevel=4,
-            )
+    def _first_bad_step(self, outcome: Outcome, n_steps: int) -> int | None:
+        n_good = int(outcome.n_good)
+        if n_good == n_steps and bool(all_finite(outcome.state)):
+            return None
+        return self.now.step + n_good
+
+    def _step_back(self, bad_step: int) -> Reason | None:
+        """Go back to a state from before a bad step, and go on with more jitter and a lower rate.
+
+        First to the state before the update that led to it, whose own bound was finite; if the same place turns
+        bad again, twice as far each time, as far as there is a way back. If that has been tried often enough, the
+        model is given back with the jitter it had.
+        """
+        self.n_retries = self.n_retries + 1 if bad_step <= self.bad_step else 1
+        if self.n_retries == 1:
+            self.first_jitter = self.now.fixed.jitter
+        self.bad_step = max(bad_step, self.bad_step)
+        anchors = [self.before, self.now] if self.before.step >= _KEEPS_START else [self.start, self.before, self.now]
+        good_step = max(bad_step - (1 << (self.n_retries - 1)), anchors[0].step)
+        from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
+        n_steps = good_step - from_here.step
+        state = self._steps(from_here, n_steps).state if n_steps else from_here.state
+        gives_up = self.n_retries > _MAX_RETRIES
+        raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, _MAX_JITTER))
+        fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
+        self.before = self.now = _Anchor(good_step, state, fixed, 0.5 * self.now.rate_factor)
+        self._warn_once(bad_step)
+        return "not finite" if gives_up else None
+
+    def _warn_once(self, bad_step: int) -> None:
+        if self.warned:
+            return
+        self.warned = True
+        warnings.warn(
+            f"step {bad_step} gave a value that is not finite; training goes on from the last good state with "
+            f"jitter {float(self.now.fixed.jitter):.0e} and half the learning rate.",
+            FitWarning,
+            stacklevel=5,
+        )

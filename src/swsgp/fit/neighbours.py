@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from swsgp.gp.active import search_inducing
+from swsgp.gp.active import SearchInducing
 from swsgp.gp.model import SparseGP
 
 # Lengthscales move little in the first steps, so the first refresh after the start is at this step.
@@ -28,6 +28,6 @@ class NeighbourTable:
     def refresh(self, model: SparseGP, rows: np.ndarray) -> np.ndarray:
         """The table with these rows up to date; rows outside them may be out of date."""
         rows = np.unique(rows)
-        found = search_inducing(model.metric, self._x[rows], np.asarray(model.inducing), self.table.shape[1])
-        self.table[rows] = found
+        search = SearchInducing(model.metric, np.asarray(model.inducing))
+        self.table[rows] = search(self._x[rows], self.table.shape[1])
         return self.table

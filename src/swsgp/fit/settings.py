@@ -1,6 +1,7 @@
 """How to train: one frozen record."""
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,8 @@ class Settings:
     batch_size
         Rows in a mini-batch; all of them if there are fewer.
     learning_rate, schedule
-        Adam's rate, and whether it stays ("constant") or falls to 0 at the last step ("cosine").
+        Adam's rate, and whether it stays ("constant") or falls to 0 at the last of `steps` ("cosine"). A run that
+        the time or the held-out rows end earlier has not come down all the way.
     learn_inducing
         Whether inducing inputs move. If they do, their neighbours are searched anew in every step; if not, when
         the step count passes a power of two, since the learned lengthscales change who is near.
@@ -51,13 +53,15 @@ class Settings:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "evaluate_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise SettingError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+        for name in ("steps", "batch_size", "evaluate_every", "patience", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+            if not (whole or (name == "patience" and value is None)):
+                raise SettingError(f"{name} must be a whole number, {least} or more, got {value!r}.")
         for name in ("learning_rate", "kl_scale", "time_budget"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            positive = isinstance(value, numbers.Real) and math.isfinite(value) and float(value) > 0
+            if not (positive or (name == "time_budget" and value is None)):
                 raise SettingError(f"{name} must be positive and finite, got {value!r}.")
         if self.schedule not in ("constant", "cosine"):
             raise SettingError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")

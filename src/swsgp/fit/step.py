@@ -20,10 +20,14 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A state after some steps, and the mean of their bounds, in nats per row; not finite if any was not."""
+    """What some steps led to: how many were good, the state after them, and the sum of their bounds per row.
 
+    Steps end at the first whose bound is not finite; the state is then of no use.
+    """
+
+    n_good: Int[Array, ""]
     state: State
-    bound: Scalar
+    bounds: Scalar
 
 
 def split(model: SparseGP, learn_inducing: bool) -> tuple[SparseGP, SparseGP]:
@@ -66,16 +70,20 @@ def run_steps(
         # Divided by N, which Adam does not notice, so that the numbers stay near 1 in float32.
         return -bound(model, batch, y[rows], index, n_rows, kl_scale) / n_rows
 
-    def step(i: Array, carry: Outcome) -> Outcome:
-        (learned, moments), total = carry
+    def goes_on(carry: tuple[Array, Outcome]) -> Array:
+        i, outcome = carry
+        return (i < n_steps) & (outcome.n_good == i)
+
+    def step(carry: tuple[Array, Outcome]) -> tuple[Array, Outcome]:
+        i, (n_good, (learned, moments), bounds) = carry
         value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i])
         updates, moments = ADAM.update(gradient, moments)
         updates = jax.tree.map(lambda u: -rates[i] * u, updates)
-        return Outcome(State(eqx.apply_updates(learned, updates), moments), total - value)
+        state = State(eqx.apply_updates(learned, updates), moments)
+        return i + 1, Outcome(n_good + jnp.isfinite(value), state, bounds - value)
 
-    zero = jnp.zeros((), dtype=x.dtype)
-    after, total = jax.lax.fori_loop(0, n_steps, step, Outcome(state, zero))
-    return Outcome(after, total / n_steps)
+    zero = jnp.zeros((), dtype=jnp.int32)
+    return jax.lax.while_loop(goes_on, step, (zero, Outcome(zero, state, jnp.zeros((), dtype=x.dtype))))[1]
 
 
 @jit

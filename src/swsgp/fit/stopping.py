@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from swsgp.errors import NumericalError
 from swsgp.fit.settings import Settings
 from swsgp.gp.model import SparseGP
 from swsgp.gp.prediction import Predictor
@@ -38,8 +39,11 @@ class HeldOut:
     n_worse: int = 0
 
     def score(self, model: SparseGP) -> float:
-        """Mean log predictive density; the model is kept if it is the best so far."""
-        score = float(np.mean(Predictor(model).log_density(self.x, self.y)))
+        """Mean log predictive density, −∞ if there is none; the model is kept if it is the best so far."""
+        try:
+            score = float(np.mean(Predictor(model).log_density(self.x, self.y)))
+        except NumericalError:
+            score = -np.inf
         if score > self.best_score:
             self.best_score, self.best_model, self.n_worse = score, model, 0
         else:

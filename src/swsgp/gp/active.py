@@ -11,6 +11,7 @@ distance in units of its lengthscales, which matrix products and trees find fast
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ import numpy as np
 from swsgp.errors import SettingError
 from swsgp.gp.covariances import Covariance
 from swsgp.ops.compiled import jit
-from swsgp.ops.nearest import in_blocks, largest, nearest, search, union
+from swsgp.ops.nearest import Search, in_blocks, largest, nearest, union
 from swsgp.shapes import Array, Float, Int
 
 
@@ -62,9 +63,10 @@ Active = PerPoint | Union | All
 
 
 def _check_count(name: str, count: int, n_inducing: int) -> None:
-    if not 1 <= count <= n_inducing:
+    if not (isinstance(count, Integral) and 1 <= count <= n_inducing):
         raise SettingError(
-            f"{name} must be between 1 and n_inducing={n_inducing}, got {count}; lower {name} or raise n_inducing."
+            f"{name} must be a whole number between 1 and n_inducing={n_inducing}, got {count}; "
+            f"lower {name} or raise n_inducing."
         )
 
 
@@ -91,13 +93,20 @@ def active_set(
             return jnp.arange(n_inducing)
 
 
-def search_inducing(metric: Covariance, x: np.ndarray, z: np.ndarray, n: int) -> np.ndarray:
+class SearchInducing:
     """As `nearest_inducing`, from the host, for any number of points in bounded memory."""
-    factors = metric.metric(x.shape[1])
-    if factors is None:
-        points = jnp.asarray(z)
-        return in_blocks(lambda block: _nearest_inducing(metric, block, points, n), x, len(z))
-    return search(x, z, np.asarray(factors), n)
+
+    def __init__(self, metric: Covariance, z: np.ndarray):
+        self._metric, self._z = metric, z
+        factors = metric.metric(z.shape[1])
+        self._search = None if factors is None else Search(z, np.asarray(factors))
+
+    def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
+        """int32 indices of shape (len(x), n)."""
+        if self._search is not None:
+            return self._search(x, n)
+        z = jnp.asarray(self._z)
+        return in_blocks(lambda block: _nearest_inducing(self._metric, block, z, n), x, len(self._z))
 
 
 _nearest_inducing = jit(nearest_inducing)

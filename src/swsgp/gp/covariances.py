@@ -11,19 +11,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from swsgp.arrays import log_parameter
 from swsgp.errors import SettingError
 from swsgp.ops.distances import squared_distances, squared_distances_within
 from swsgp.shapes import Array, Float, Parameter, Scalar
-
-
-def _log(name: str, value: object) -> np.ndarray:
-    """A positive parameter as its logarithm, in float64 until a model takes it into its own precision."""
-    array = np.asarray(value, dtype=np.float64)
-    if not np.all((array > 0) & np.isfinite(array)):
-        raise SettingError(f"{name} must be positive and finite, got {value}.")
-    return np.log(array, out=array.copy())
 
 
 class Covariance(eqx.Module):
@@ -59,8 +51,8 @@ class _Stationary(Covariance):
     log_variance: Parameter
 
     def __init__(self, lengthscale: object = 1.0, variance: object = 1.0):
-        self.log_lengthscale = _log("lengthscale", lengthscale)
-        self.log_variance = _log("variance", variance)
+        self.log_lengthscale = log_parameter("lengthscale", lengthscale)
+        self.log_variance = log_parameter("variance", variance)
 
     @property
     def lengthscale(self) -> Array:
@@ -90,9 +82,20 @@ class _Stationary(Covariance):
         return jnp.broadcast_to(1.0 / self.lengthscale, (n_columns,))
 
 
+@jax.custom_jvp
 def _root(r2: Array) -> Array:
-    # The derivative of a bare square root at 0 is infinite, and 0 times infinity is not a number.
-    return jnp.sqrt(r2 + 1e-36)
+    """Square root of a squared distance, with derivative 0 where two points coincide.
+
+    There a bare one has an infinite derivative, and would drown the others of its row. Closer than 1e-5
+    lengthscales counts as coinciding: compiled code may find a point at a distance of rounding errors from itself.
+    """
+    return jnp.sqrt(jnp.maximum(r2, 0.0))
+
+
+@_root.defjvp
+def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    r = _root(*primals)
+    return r, jnp.where(r > 1e-5, 0.5 / jnp.maximum(r, 1e-5), 0.0) * tangents[0]
 
 
 class Matern12(_Stationary):
@@ -144,7 +147,7 @@ class RationalQuadratic(_Stationary):
 
     def __init__(self, lengthscale: object = 1.0, variance: object = 1.0, alpha: object = 1.0):
         super().__init__(lengthscale, variance)
-        self.log_alpha = _log("alpha", alpha)
+        self.log_alpha = log_parameter("alpha", alpha)
 
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         alpha = jnp.exp(self.log_alpha)
@@ -157,7 +160,7 @@ class Linear(Covariance):
     log_variance: Parameter
 
     def __init__(self, variance: object = 1.0):
-        self.log_variance = _log("variance", variance)
+        self.log_variance = log_parameter("variance", variance)
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
         return jnp.sum(jnp.exp(self.log_variance) * x * y)
@@ -172,7 +175,7 @@ class Constant(Covariance):
     log_variance: Parameter
 
     def __init__(self, variance: object = 1.0):
-        self.log_variance = _log("variance", variance)
+        self.log_variance = log_parameter("variance", variance)
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
         return jnp.exp(self.log_variance)
@@ -248,10 +251,11 @@ def check_columns(covariance: Covariance, n_columns: int) -> None:
             raise SettingError(f"Columns names position {max(covariance.columns)}, but there are {n_columns} columns.")
         check_columns(covariance.base, len(covariance.columns))
     else:
-        for name in ("log_lengthscale", "log_variance"):
-            shape = getattr(covariance, name, np.zeros(())).shape
-            if shape not in ((), (n_columns,)):
+        may_be_vector = "log_variance" if isinstance(covariance, Linear) else "log_lengthscale"
+        for name, parameter in vars(covariance).items():
+            allowed = ((), (n_columns,)) if name == may_be_vector else ((),)
+            if parameter.shape not in allowed:
                 raise SettingError(
-                    f"{type(covariance).__name__} has a {name.removeprefix('log_')} of shape {shape}, "
-                    f"but the inputs have {n_columns} columns; give one number or {n_columns}."
+                    f"{type(covariance).__name__} has a {name.removeprefix('log_')} of shape {parameter.shape}; "
+                    f"give one number{f' or {n_columns}, one for each column' if name == may_be_vector else ''}."
                 )

@@ -15,8 +15,9 @@ _MAX_EXACT = 10_000_000
 def starting_inputs(x: np.ndarray, n_inducing: int, placement: str | np.ndarray, seed: int) -> np.ndarray:
     """Starting inducing inputs: k-means centres of x, a random subset of its rows, or those given.
 
-    A subset prefers rows that differ; where x has fewer different rows than asked for, some inputs repeat, and
-    the jitter of the model keeps their covariance matrix positive definite.
+    Inputs that are given may be more than there are rows. A subset prefers rows that differ; where x has fewer
+    different rows than asked for, some inputs repeat, and the jitter of the model keeps their covariance matrix
+    positive definite.
     """
     if isinstance(placement, np.ndarray):
         if placement.shape != (n_inducing, x.shape[1]) or not np.isfinite(placement).all():
@@ -34,7 +35,7 @@ def starting_inputs(x: np.ndarray, n_inducing: int, placement: str | np.ndarray,
         return _subset(x, n_inducing, seed)
     if placement == "kmeans":
         return _centres(x, n_inducing, seed)
-    raise SettingError(f"placement must be 'kmeans', 'subset' or an array, got {placement!r}.")
+    raise SettingError(f"placement must be 'kmeans', 'subset' or an array, got {str(placement)[:40]!r}.")
 
 
 def _subset(x: np.ndarray, n: int, seed: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, log_ndtr, ndtr
 
+from swsgp.arrays import log_parameter
 from swsgp.errors import DataError, SettingError
 from swsgp.gp.quadrature import expectation, log_expectation, log_gamma_mixture, normal_draws, safe_sqrt
 from swsgp.shapes import Array, Float, Parameter, Scalar
@@ -71,20 +72,13 @@ class Classification(Likelihood):
             )
 
 
-def _log(name: str, value: float) -> np.ndarray:
-    """A positive parameter as its logarithm, in float64 until a model takes it into its own precision."""
-    if not (np.isfinite(value) and value > 0):
-        raise SettingError(f"{name} must be positive and finite, got {value}.")
-    return np.log(np.asarray(value, dtype=np.float64), out=np.empty(()))
-
-
 class Gaussian(Regression):
     r"""$y = f + \epsilon$ with $\epsilon \sim N(0, \sigma^2)$; everything in closed form."""
 
     log_noise: Parameter
 
     def __init__(self, noise: float = 0.1):
-        self.log_noise = _log("noise", noise)
+        self.log_noise = log_parameter("noise", noise)
 
     @property
     def noise(self) -> Scalar:
@@ -113,9 +107,9 @@ class StudentT(Regression):
     dof: float = eqx.field(static=True)
 
     def __init__(self, scale: float = 0.3, dof: float = 4.0):
-        if not dof > 0:
-            raise SettingError(f"dof must be positive, got {dof}.")
-        self.log_scale = _log("scale", scale)
+        if not (np.isfinite(dof) and dof > 0):
+            raise SettingError(f"dof must be positive and finite, got {dof}; use Gaussian for infinitely many.")
+        self.log_scale = log_parameter("scale", scale)
         self.dof = float(dof)
 
     def _log_prob(self, y: Array, f: Array) -> Array:
@@ -146,15 +140,21 @@ class StudentT(Regression):
 class Poisson(Regression):
     r"""Counts with rate $e^f$."""
 
+    # With t = f − log y, log p(y | f) = y (t − (eᵗ − 1)) − s(y): the large parts of yf, eᶠ and log y! cancel on
+    # paper, not in float32.
     def expected_log_prob(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
-        return y * mean[0] - jnp.exp(mean[0] + 0.5 * variance[0]) - gammaln(y + 1.0)
+        t, half = mean[0] - jnp.log(jnp.maximum(y, 1.0)), 0.5 * variance[0]
+        return jnp.where(y > 0, y * (t - jnp.expm1(t + half)) - _log_factorial_rest(y), -jnp.exp(mean[0] + half))
+
+    def _log_prob(self, y: Scalar, f: Array) -> Array:
+        t = f - jnp.log(jnp.maximum(y, 1.0))
+        return jnp.where(y > 0, y * (t - jnp.expm1(t)) - _log_factorial_rest(y), -jnp.exp(f))
 
     def log_predictive(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
         # The mode lies between the prior mean and that of the likelihood, log y.
         reach = 8.0 * jnp.sqrt(variance[0])
         low, high = jnp.minimum(mean[0] - reach, jnp.log(y + 0.5)), jnp.maximum(mean[0], jnp.log(y + 0.5))
-        value = log_expectation(lambda f: y * f - jnp.exp(f), mean[0], variance[0], low, high)
-        return value - gammaln(y + 1.0)
+        return log_expectation(lambda f: self._log_prob(y, f), mean[0], variance[0], low, high)
 
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         rate = jnp.exp(mean[0] + 0.5 * variance[0])
@@ -167,6 +167,14 @@ class Poisson(Regression):
                 f"Poisson needs counts 0, 1, 2, …, got {y[wrong][0]:g} in row {int(np.argmax(wrong))}; "
                 "use Gaussian or StudentT for other numbers."
             )
+
+
+def _log_factorial_rest(y: Scalar) -> Scalar:
+    """log y! − (y log y − y) for counts from 1 on, without the cancellation: Stirling's series from 16 on."""
+    small, large = jnp.clip(y, 1.0, 16.0), jnp.maximum(y, 16.0)
+    exact = gammaln(small + 1.0) - small * jnp.log(small) + small
+    series = 0.5 * (_LOG_2PI + jnp.log(large)) + 1.0 / (12.0 * large) - 1.0 / (360.0 * large**3)
+    return jnp.where(y < 16.0, exact, series)
 
 
 class Bernoulli(Classification):
@@ -212,8 +220,8 @@ class Softmax(Classification):
     n_classes: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.n_classes < 2:
-            raise SettingError(f"n_classes must be at least 2, got {self.n_classes}.")
+        if int(self.n_classes) != self.n_classes or self.n_classes < 2:
+            raise SettingError(f"n_classes must be a whole number, 2 or more, got {self.n_classes}.")
 
     @property
     def n_latent(self) -> int:

@@ -1,10 +1,13 @@
 r"""The model: a frozen record of everything that training learns, and the paper's objective on it."""
 
+from numbers import Integral
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.arrays import as_inputs, in_precision
 from swsgp.errors import SettingError
 from swsgp.gp.active import Active, active_set
 from swsgp.gp.covariances import Covariance, check_columns
@@ -127,15 +130,22 @@ def create(
     """
     active_prediction = active if active_prediction is None else active_prediction
     check_precision(precision)
+    for one in (active, active_prediction):
+        if not isinstance(one, Active):
+            raise SettingError(f"active must be PerPoint(...), Union(...) or All(), got {one!r}.")
+    if not (isinstance(n_inducing, Integral) and n_inducing >= 1):
+        raise SettingError(f"n_inducing must be a whole number, 1 or more, got {n_inducing!r}.")
+    jitter = JITTER[precision] if jitter is None else jitter
+    if not 0 < jitter < 1:
+        raise SettingError(f"jitter must be between 0 and 1, relative to the variance, got {jitter}.")
     if covariance_form not in ("diag", "full"):
         raise SettingError(f"covariance_form must be 'diag' or 'full', got {covariance_form!r}.")
-    z = starting_inputs(np.asarray(x), n_inducing, placement, seed)
+    z = starting_inputs(in_precision(as_inputs(x), precision), n_inducing, placement, seed)
     active.check(n_inducing)
     active_prediction.check(n_inducing)
-    for one in (covariance, nearest_by):
-        if one is not None:
-            check_columns(one, z.shape[1])
-    jitter = JITTER[precision] if jitter is None else jitter
+    for metric in (covariance, nearest_by):
+        if metric is not None:
+            check_columns(metric, z.shape[1])
     with precision_scope(precision):
         dtype = jnp.dtype(precision)
         covariance, likelihood, nearest_by = jax.tree.map(

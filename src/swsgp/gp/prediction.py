@@ -11,15 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.arrays import inputs_for, pair_for
 from swsgp.errors import NumericalError, SettingError
-from swsgp.gp.active import All, PerPoint, Union, search_inducing
+from swsgp.gp.active import All, PerPoint, SearchInducing, Union
 from swsgp.gp.likelihoods import Classification, Likelihood, Regression
 from swsgp.gp.model import SparseGP
+from swsgp.gp.variational import Full
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor, joint_covariance
 from swsgp.shapes import Array, precision_scope
 
-# Numbers held at once for one chunk, of which an (H, H) matrix for each point is most: 64 MB in float32.
+# Numbers held at once for one chunk in its largest array: 64 MB in float32.
 _MAX_NUMBERS = 1 << 24
 _MAX_ROWS = 8192
 # A union is made of this many points at a time where only marginals are asked for.
@@ -41,6 +43,8 @@ class Predictor:
             with precision_scope(model.precision):
                 self._factor = jnp.asarray(self._retried(lambda model: (_factor(model),))[0])
         self._z = np.asarray(model.inducing)
+        with precision_scope(model.precision):
+            self._search = SearchInducing(model.metric, self._z)
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
@@ -69,6 +73,8 @@ class Predictor:
         """Log predictive density of each observation."""
         likelihood = self.model.likelihood
         with precision_scope(self.model.precision):
+            x, y = pair_for(x, y, self._z.shape[1], self.model.precision)
+            likelihood.check(y)
             return self._over_chunks(
                 lambda mean, variance, seen: (_log_predictive(likelihood, mean, variance, seen),), x, y
             )[0]
@@ -81,7 +87,7 @@ class Predictor:
                 "points with active sets of their own have no joint covariance; predict with Union or All active."
             )
         with precision_scope(self.model.precision):
-            x = np.asarray(x, dtype=self._z.dtype)
+            x = inputs_for(x, self._z.shape[1], self.model.precision)
             if isinstance(active, All):
                 index, present = jnp.arange(len(self._z)), jnp.ones(len(self._z), dtype=bool)
             else:
@@ -92,9 +98,10 @@ class Predictor:
     # ---------------------------------------------------------------------------------------------------------
 
     def _over_chunks(self, finish: Callable[..., tuple[Array, ...]], *columns: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`finish` applied to the latent moments, and to the columns after the first, of every chunk."""
+        """`finish` applied to the latent moments, and to the columns after the inputs, of every chunk."""
+        inputs = inputs_for(columns[0], self._z.shape[1], self.model.precision)
         parts = []
-        for n_rows, (x, *others) in self._chunks(*(np.asarray(column, dtype=self._z.dtype) for column in columns)):
+        for n_rows, (x, *others) in self._chunks(inputs, *columns[1:]):
             mean, variance = self._chunk_latent(x)
             parts.append([np.asarray(array)[:n_rows] for array in finish(mean, variance, *others)])
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
@@ -103,7 +110,9 @@ class Predictor:
         """Chunks of rows with the number of real ones; the rest repeat the last, up to a power of two."""
         match self.model.active_prediction:
             case PerPoint(n_neighbors):
-                most = _MAX_NUMBERS // n_neighbors**2
+                n_latent = self.model.likelihood.n_latent
+                rows_of_l = n_latent * len(self._z) if isinstance(self.model.variational, Full) else 0
+                most = _MAX_NUMBERS // (n_neighbors * max(n_neighbors, self._z.shape[1], rows_of_l))
             case Union():
                 most = _UNION_ROWS
             case All():
@@ -119,7 +128,7 @@ class Predictor:
         points = jnp.asarray(x)
         match self.model.active_prediction:
             case PerPoint(n_neighbors):
-                index = jnp.asarray(search_inducing(self.model.metric, x, self._z, n_neighbors))
+                index = jnp.asarray(self._search(x, n_neighbors))
                 return self._retried(lambda model: _latent_per_point(model, points, index))
             case Union(n_neighbors=n_neighbors):
                 index, present = self._union(x, n_neighbors)
@@ -129,7 +138,7 @@ class Predictor:
 
     def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[Array, Array]:
         """The union of the points' nearest, padded to a power of two, and which of it is really there."""
-        index = np.unique(search_inducing(self.model.metric, x, self._z, n_neighbors))
+        index = np.unique(self._search(x, n_neighbors))
         size = 1 << (len(index) - 1).bit_length()
         present = np.arange(size) < len(index)
         return jnp.asarray(np.pad(index, (0, size - len(index)))), jnp.asarray(present)
@@ -138,12 +147,13 @@ class Predictor:
         """The results for the model as it is; entries that are not finite, with more and more jitter."""
         results = tuple(np.array(part) for part in compute(self.model))
         model = self.model
-        for _ in range(_MAX_RETRIES):
+        for retries_left in reversed(range(_MAX_RETRIES + 1)):
             if all(np.isfinite(part).all() for part in results):
                 return results
-            model = eqx.tree_at(lambda m: m.jitter, model, 10.0 * model.jitter)
-            for old, new in zip(results, compute(model), strict=True):
-                np.copyto(old, new, where=~np.isfinite(old))
+            if retries_left:
+                model = eqx.tree_at(lambda m: m.jitter, model, 10.0 * model.jitter)
+                for old, new in zip(results, compute(model), strict=True):
+                    np.copyto(old, new, where=~np.isfinite(old))
         raise NumericalError(
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
             "check the inputs for extreme values, or use precision='float64'."

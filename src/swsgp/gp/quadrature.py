@@ -51,21 +51,24 @@ def log_expectation(
     standard deviations away (a large count, a surprising label). Here the nodes follow the integrand: its mode
     is found between `low` and `high` by narrowing a grid, and its width from the curvature there.
     """
-    variance = jnp.maximum(variance, jnp.finfo(mean.dtype).eps ** 2)
+    # A narrower density than this is a point: the nodes could not be told apart from the mean.
+    floor = jnp.finfo(mean.dtype).eps * (1.0 + jnp.abs(mean))
+    variance = jnp.maximum(variance, jax.lax.stop_gradient(floor) ** 2)
 
-    def log_integrand(g: Array) -> Array:
-        return log_function(g) - 0.5 * ((g - mean) ** 2 / variance + jnp.log(2.0 * jnp.pi * variance))
+    # In offsets from the mean, whose squares keep all their digits.
+    def log_integrand(offset: Array) -> Array:
+        return log_function(mean + offset) - 0.5 * (offset**2 / variance + jnp.log(2.0 * jnp.pi * variance))
 
     def narrow(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         grid = jnp.linspace(*bracket, 16)
         best = jnp.argmax(log_integrand(grid))
         return grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, 15)]
 
-    # Each round keeps 2/15 of the bracket: 8 rounds keep 1e-7 of it. Where the nodes lie does not matter to the
-    # value, so nothing is differentiated here.
-    low, high = jax.lax.stop_gradient((low, high))
-    mode = jax.lax.stop_gradient(sum(jax.lax.fori_loop(0, 8, narrow, (low, high))) / 2.0)
-    curvature = 1.0 / variance - jax.grad(jax.grad(log_function))(mode)
+    # Each round keeps 2/15 of the bracket. Where the nodes lie does not matter to the value, so nothing is
+    # differentiated here.
+    bracket = jax.lax.stop_gradient((low - mean, high - mean))
+    mode = jax.lax.stop_gradient(sum(jax.lax.fori_loop(0, 16, narrow, bracket)) / 2.0)
+    curvature = 1.0 / variance - jax.grad(jax.grad(log_function))(mean + mode)
     width = jax.lax.stop_gradient(jax.lax.rsqrt(jnp.maximum(curvature, 1.0 / variance)))
     nodes, log_weights = (jnp.asarray(part, dtype=mean.dtype) for part in _hermite())
     log_terms = log_integrand(mode + width * nodes) + log_weights + 0.5 * nodes**2
@@ -78,7 +81,8 @@ def log_gamma_mixture(log_function: Callable[[Array], Array], shape: float, log_
     The trapezoid rule in log λ: the integrand is smooth and falls off exponentially on both sides, so the rule
     converges as fast as a Gaussian one, and unlike that it reaches the far left, which makes heavy tails.
     """
-    high = min(6.0, 8.0 * float(np.sqrt(polygamma(1, shape))))
-    log_nodes = jnp.linspace(jnp.minimum(log_low, 0.0) - 36.0 / shape, high, 256)
+    spread = 8.0 * float(np.sqrt(polygamma(1, shape)))
+    low = jnp.minimum(log_low, 0.0) - max(36.0 / shape, spread)
+    log_nodes = jnp.linspace(low, min(6.0, spread), 256)
     log_density = shape * (np.log(shape) + log_nodes - jnp.exp(log_nodes)) - gammaln(shape)
     return jax.nn.logsumexp(log_function(log_nodes) + log_density) + jnp.log(log_nodes[1] - log_nodes[0])

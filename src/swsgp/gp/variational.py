@@ -4,6 +4,7 @@ Q latent functions have a mean and a covariance each.
 """
 
 import abc
+import math
 
 import equinox as eqx
 import jax
@@ -56,7 +57,8 @@ class Diagonal(Variational):
     @classmethod
     def start(cls, n_inducing: int, n_latent: int, std: float) -> "Diagonal":
         """Mean 0 and the same standard deviation everywhere."""
-        return cls(jnp.zeros((n_inducing, n_latent)), jnp.full((n_inducing, n_latent), jnp.log(std)))
+        zero = jnp.zeros((n_inducing, n_latent))
+        return cls(zero, zero + math.log(std))
 
     def variance(self, index: Index) -> Float[Array, "H Q"]:
         return jnp.exp(2.0 * self.log_std[index])
@@ -90,11 +92,9 @@ class Full(Variational):
     @classmethod
     def start(cls, n_inducing: int, n_latent: int, std: float) -> "Full":
         """Mean 0 and S = std² I."""
-        return cls(
-            jnp.zeros((n_inducing, n_latent)),
-            jnp.full((n_inducing, n_latent), jnp.log(std)),
-            jnp.zeros((n_latent, n_inducing * (n_inducing - 1) // 2 // 128 + 1, 128)),
-        )
+        zero = jnp.zeros((n_inducing, n_latent))
+        lower = jnp.zeros((n_latent, n_inducing * (n_inducing - 1) // 2 // 128 + 1, 128))
+        return cls(zero, zero + math.log(std), lower)
 
     def rows(self, index: Index) -> Float[Array, "Q H M"]:
         """Rows of L, all M columns."""
@@ -115,10 +115,12 @@ class Full(Variational):
         self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
     ) -> LocalTerms:
         cov = self.covariance(index)
-        # With every variable active L is square, and the determinant of S is that of its diagonal.
-        everything = index.shape[0] == self.mean.shape[0]
-        log_det_cov = 2.0 * jnp.sum(self.log_diagonal, axis=0) if everything else log_det(cov)
-        k_zz = one_at_a_time(k_zz, before=log_det_cov)
+        if index.shape[0] == self.mean.shape[0]:
+            # With every variable active L is square, and the determinant of S is that of its diagonal.
+            log_det_cov = 2.0 * jnp.sum(self.log_diagonal, axis=0)
+        else:
+            log_det_cov = log_det(cov)
+            k_zz = one_at_a_time(k_zz, before=log_det_cov)
         return local_terms_full(k_zz, k_zx, k_xx, self.mean[index], cov, log_det_cov)
 
     def marginals(

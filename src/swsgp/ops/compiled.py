@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
+import jax
 
 # XLA's YNN fusions, on by default on CPUs since jaxlib 0.10.2, hang or crash on some programs. An empty list
 # switches them off, for our programs only.
@@ -26,8 +27,9 @@ def jit(function: F) -> F:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _ONE_PROGRAM:
-            return compiled(*args, **kwargs)
+        # Float32 means float32: a GPU would otherwise round the factors of a product to 10 bits.
+        with _ONE_PROGRAM, jax.default_matmul_precision("highest"):
+            return jax.block_until_ready(compiled(*args, **kwargs))
 
     return cast(F, run)
 

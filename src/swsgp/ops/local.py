@@ -75,7 +75,10 @@ def weights(w: Float[Array, "H H"], k_zx: Float[Array, "H R"]) -> Float[Array, "
 
 
 def prior_remainder(w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]) -> Float[Array, " R"]:
-    r"""$k_{xx} - k^\top K^{-1} k$: what the active variables leave open; never negative."""
+    r"""$k_{xx} - k^\top K^{-1} k$: what the active variables leave open; never negative.
+
+    Rounding alone can bring it to 0, and the gradient is that of the true value, which is positive.
+    """
     return jnp.maximum(k_xx - jnp.sum(product(w, k_zx) ** 2, axis=0), 0.0)
 
 
@@ -122,7 +125,7 @@ def joint_covariance(
 # ------------------------------------------------------------------------------------------------ training
 
 
-def _half_kl_prior(w, mean):  # type: ignore[no-untyped-def]
+def _twice_kl_without_s(w, mean):  # type: ignore[no-untyped-def]
     """The part of 2 KL that does not know S: mᵀK⁻¹m − H + log|K|, summed over the latent functions."""
     n_latent, n_active = mean.shape[1], mean.shape[0]
     log_det_k = -2.0 * jnp.sum(jnp.log(jnp.diagonal(w)))
@@ -145,7 +148,7 @@ def _diagonal_forward(k_zz, k_zx, k_xx, mean, variance):  # type: ignore[no-unty
     w = inverse_factor(k_zz)
     f_mean, f_variance = marginals_diagonal(w, k_zx, k_xx, mean, variance)
     trace = jnp.sum(jnp.sum(w**2, axis=0)[:, None] * variance)
-    kl = 0.5 * (trace + _half_kl_prior(w, mean) - jnp.sum(jnp.log(variance)))
+    kl = 0.5 * (trace + _twice_kl_without_s(w, mean) - jnp.sum(jnp.log(variance)))
     return LocalTerms(f_mean, f_variance, kl), (w, k_zx, mean, variance)
 
 
@@ -178,7 +181,7 @@ def _full_forward(k_zz, k_zx, k_xx, mean, cov, log_det_cov):  # type: ignore[no-
     w = inverse_factor(k_zz)
     f_mean, f_variance = marginals_full(w, k_zx, k_xx, mean, cov)
     trace = jnp.sum(product(w.T, w) * jnp.sum(cov, axis=0))
-    kl = 0.5 * (trace + _half_kl_prior(w, mean) - jnp.sum(log_det_cov))
+    kl = 0.5 * (trace + _twice_kl_without_s(w, mean) - jnp.sum(log_det_cov))
     return LocalTerms(f_mean, f_variance, kl), (w, k_zx, mean, cov, log_det_cov)
 
 

@@ -25,11 +25,14 @@ def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
 def nearest(x: Float[Array, "B D"], z: Float[Array, "M D"], factors: Float[Array, " D"], n: int) -> Int[Array, "B {n}"]:
     r"""Indices of the n rows of z nearest to each row of x, nearest first, with columns multiplied by `factors`.
 
-    Ranks by $(x-c)^\top F^2 z - \tfrac12\|F(z-c)\|^2$, which orders as the distance does and is one matrix product.
-    The centre c keeps a common offset from eating up the digits of the squares.
+    Ranks by $(x-c)^\top F^2 (z-c) - \tfrac12\|F(z-c)\|^2$, which orders as the distance does and is one matrix
+    product. The centre c keeps a common offset from eating up the digits of the squares; it is a median, which a
+    few wild values do not pull away, of a few points, which are enough.
     """
-    centre, squared = jnp.mean(x, axis=0), factors**2
-    return largest(((x - centre) * squared) @ z.T - 0.5 * jnp.sum(squared * (z - centre) ** 2, axis=1), n)
+    squared = factors**2
+    centre = jnp.median(z[:33], axis=0)
+    x, z = (x - centre) * squared, z - centre
+    return largest(x @ z.T - 0.5 * jnp.sum(squared * z**2, axis=1), n)
 
 
 def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {n}"]:
@@ -45,16 +48,22 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
     return jax.lax.top_k(-first_turn, n)[1]
 
 
-def search(x: np.ndarray, z: np.ndarray, factors: np.ndarray, n: int) -> np.ndarray:
-    """As `nearest`, from the host for any number of points: in blocks on the device, or with a tree.
+class Search:
+    """As `nearest`, from the host for any number of points: in blocks on the device, or with a tree."""
 
-    Returns int32 indices of shape (len(x), n).
-    """
-    if jax.default_backend() == "cpu" and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS:
-        index = cKDTree(z * factors).query(x * factors, k=np.arange(1, n + 1), workers=-1)[1]
-        return np.asarray(index, dtype=np.int32)
-    points, scale = jnp.asarray(z), jnp.asarray(factors, z.dtype)
-    return in_blocks(lambda block: _nearest(block, points, scale, n), x, len(z))
+    def __init__(self, z: np.ndarray, factors: np.ndarray):
+        self._factors = factors
+        has_tree = jax.default_backend() == "cpu" and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS
+        self._tree = cKDTree(z * factors) if has_tree else None
+        self._z = z
+
+    def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
+        """int32 indices of shape (len(x), n)."""
+        if self._tree is not None:
+            index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=-1)[1]
+            return np.asarray(index, dtype=np.int32)
+        z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
+        return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
 
 
 def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:
@@ -67,7 +76,7 @@ def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> n
     found = []
     for start in range(0, len(x), size):
         block = x[start : start + size]
-        padded = np.pad(block, ((0, size - len(block)), (0, 0)))
+        padded = np.concatenate([block, block[-1:].repeat(size - len(block), 0)])
         found.append(np.asarray(rank(jnp.asarray(padded)), dtype=np.int32)[: len(block)])
     return np.concatenate(found)
 

@@ -1,7 +1,8 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from swsgp.data.tables import as_inputs, as_target
+from swsgp.arrays import as_inputs, as_target
 from swsgp.errors import DataError
 
 
@@ -34,3 +35,36 @@ def test_a_target_may_be_a_single_column():
     assert as_target(np.ones((4, 1))).shape == (4,)
     with pytest.raises(DataError, match="one value for each row"):
         as_target(np.ones((4, 2)))
+
+
+def test_missing_values_of_any_kind_are_named():
+    masked = np.ma.masked_array(np.ones((3, 2)), mask=[[0, 0], [0, 1], [0, 0]])
+    for table in (masked, Frame(a=[1, 2], b=[None, 3])):
+        with pytest.raises(DataError, match="1 NaN or infinite values in column"):
+            as_inputs(table)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1.0, 2.0], [3.0]],
+        np.array([["1", "2"]], dtype=object),
+        np.array([[b"1"]], dtype=object),
+        np.array([["2020-01-01"]], dtype="datetime64[D]"),
+        np.array([[1 + 2j]]),
+        np.array([[{}]], dtype=object),
+    ],
+)
+def test_what_is_not_a_table_of_numbers_is_refused(values):
+    with pytest.raises(DataError, match="must be"):
+        as_inputs(values)
+
+
+def test_numbers_too_large_for_any_float_are_infinite():
+    with pytest.raises(DataError, match="infinite values in column 0"):
+        as_inputs(np.array([[10**400]], dtype=object))
+
+
+def test_an_arrow_table_has_named_columns():
+    with pytest.raises(DataError, match="in column height"):
+        as_inputs(pa.table({"age": [1.0, 2.0], "height": [1.0, float("nan")]}))
