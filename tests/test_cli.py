@@ -31,3 +31,11 @@ def test_an_unknown_command_is_a_usage_error():
     done = run("nonsense")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line_before_anything_is_trained(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    done = run("demo", "--out", "taken/here", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "choose another folder" in done.stderr

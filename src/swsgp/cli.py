@@ -34,4 +34,9 @@ def demo(
 
     from swsgp.demo import run
 
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        typer.echo(f"swsgp: cannot write to {out}: {error.strerror}; choose another folder with --out.", err=True)
+        raise typer.Exit(1) from None
     run(out, Console())

@@ -26,8 +26,7 @@ SYSTEMS: dict[str, Active] = {"SVGP-128": All(), "SWSGP-128-16": PerPoint(N_NEIG
 
 
 def run(out: Path, console: Console) -> None:
-    """Both parts of the demo; files go to the folder `out`."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Both parts of the demo; files go to the folder `out`, which must be there."""
     picture = out / "posterior-1d.png"
     regression(picture, console)
     table = out / "digits.md"
