@@ -202,3 +202,47 @@ def test_settings_out_of_range_are_refused():
         Bernoulli("cauchit")
     with pytest.raises(SettingError, match="n_classes"):
         Softmax(1)
+
+
+CONDITIONAL_CDF = {
+    "gaussian": (Gaussian(0.3), lambda y, f: stats.norm.cdf(y, f, np.sqrt(0.3)), 1e-6),
+    "student-t": (StudentT(0.5, 4.0), lambda y, f: stats.t.cdf(y, 4.0, f, 0.5), 1e-6),
+    "poisson": (Poisson(), lambda y, f: stats.poisson.cdf(y, np.exp(f)), 3e-4),
+}
+
+
+def mixed_cdf(conditional, y, mean, variance):
+    z = np.linspace(-9, 9, 20_001)
+    weights = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    return float(weights @ conditional(y, mean + np.sqrt(variance) * z))
+
+
+@pytest.mark.parametrize("name", CONDITIONAL_CDF)
+@pytest.mark.parametrize("variance", [1e-10, 0.01, 0.5, 4.0])
+def test_the_predictive_distribution_equals_dense_quadrature(float64, name, variance):
+    likelihood, conditional, tolerance = CONDITIONAL_CDF[name]
+    for mean in (-0.7, 1.2, 6.0):
+        for y in (
+            (np.exp(mean) * np.array([0.0, 0.5, 1.0, 2.0])).round() if name == "poisson" else mean + np.arange(-3, 4)
+        ):
+            ours = float(likelihood.cdf(jnp.asarray(y), *latent(mean, variance)))
+            assert ours == pytest.approx(mixed_cdf(conditional, y, mean, variance), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", CONDITIONAL_CDF)
+@pytest.mark.parametrize("level", [0.001, 0.025, 0.5, 0.8, 0.975])
+def test_a_quantile_is_the_least_number_that_reaches_its_level(float64, name, level):
+    likelihood, conditional, tolerance = CONDITIONAL_CDF[name]
+    for mean, variance in ((-1.0, 0.01), (2.0, 0.5), (6.0, 1e-4)):
+        found = float(likelihood.quantile(jnp.asarray(level), *latent(mean, variance)))
+        below = found - (1 if name == "poisson" else 1e-4)
+        assert mixed_cdf(conditional, found, mean, variance) >= level - tolerance
+        assert mixed_cdf(conditional, below, mean, variance) <= level + tolerance
+        if name == "poisson":
+            assert found == round(found)
+
+
+def test_the_middle_of_a_step_is_the_position_of_a_count():
+    low, high = (float(Poisson().cdf(jnp.asarray(y), *latent(0.5, 0.1))) for y in (2.0, 3.0))
+    assert float(Poisson().position(jnp.asarray(3.0), *latent(0.5, 0.1))) == pytest.approx((low + high) / 2)
+    assert float(Poisson().cdf(jnp.asarray(-1.0), *latent(0.5, 0.1))) == 0.0

@@ -183,7 +183,8 @@ def test_jitter_is_raised_four_times_and_the_last_try_counts(rng):
 
     def compute(model):
         tries.append(float(model.jitter))
-        return (np.array([1.0 if len(tries) == 5 else np.nan]),)
+        is_last = len(tries) == 5
+        return jnp.asarray([is_last]), (jnp.asarray([1.0 if is_last else np.nan]),)
 
     assert predictor._retried(compute)[0] == 1.0
     np.testing.assert_allclose(tries[-1] / tries[0], 1e4, rtol=1e-5)
@@ -195,3 +196,13 @@ def test_a_full_covariance_keeps_chunks_small(rng):
     predictor = Predictor(make(x, PerPoint(2), "full", n_inducing=300, precision="float32"))
     sizes = [len(chunk[0]) for _, chunk in predictor._chunks(np.zeros((60_000, D), np.float32))]
     assert max(sizes) * 2 * 300 <= prediction._MAX_NUMBERS
+
+
+def test_quantiles_and_positions_undo_each_other(float64, rng):
+    x, _ = toy(rng)
+    predictor = Predictor(make(x, PerPoint(H)))
+    levels = np.array([0.05, 0.5, 0.9])
+    quantiles = predictor.quantiles(x, levels)
+    for j, level in enumerate(levels):
+        np.testing.assert_allclose(predictor.position(x, quantiles[:, j]), level, rtol=1e-6)
+    np.testing.assert_allclose(quantiles[:, 1], predictor.moments(x)[0], rtol=1e-9)

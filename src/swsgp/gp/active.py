@@ -109,4 +109,4 @@ class SearchInducing:
         return in_blocks(lambda block: _nearest_inducing(self._metric, block, z, n), x, len(self._z))
 
 
-_nearest_inducing = jit(nearest_inducing)
+_nearest_inducing = jit(nearest_inducing, constant="n")

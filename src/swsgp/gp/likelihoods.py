@@ -11,11 +11,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, log_ndtr, ndtr
+from jax.scipy.special import gammaln, log_ndtr, ndtr, ndtri
 
 from swsgp.arrays import log_parameter
 from swsgp.errors import DataError, SettingError
-from swsgp.gp.quadrature import expectation, log_expectation, log_gamma_mixture, normal_draws, safe_sqrt
+from swsgp.gp.quadrature import (
+    crossing,
+    expectation,
+    log_expectation,
+    log_gamma_exceeds,
+    log_gamma_mixture,
+    normal_draws,
+    safe_sqrt,
+)
 from swsgp.shapes import Array, Float, Parameter, Scalar
 
 Latent = Float[Array, " Q"]
@@ -49,6 +57,18 @@ class Regression(Likelihood):
     @abc.abstractmethod
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         """Mean and variance of a new observation."""
+
+    @abc.abstractmethod
+    def cdf(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """Probability that a new observation is at most y."""
+
+    @abc.abstractmethod
+    def quantile(self, level: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """The least number that a new observation is at most with this probability."""
+
+    def position(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """Where y lies in the predictive distribution, from 0 to 1; uniform if that is right."""
+        return self.cdf(y, mean, variance)
 
     def check(self, y: np.ndarray) -> None:
         """Any finite number will do."""
@@ -95,6 +115,12 @@ class Gaussian(Regression):
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         return mean[0], variance[0] + self.noise
 
+    def cdf(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return ndtr((y - mean[0]) * jax.lax.rsqrt(variance[0] + self.noise))
+
+    def quantile(self, level: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        return mean[0] + ndtri(level) * jnp.sqrt(variance[0] + self.noise)
+
 
 class StudentT(Regression):
     r"""$y = f + s\,t_\nu$: heavy tails, so that single wild observations do not pull the function away.
@@ -127,14 +153,36 @@ class StudentT(Regression):
             total = variance[0] + jnp.exp(2.0 * self.log_scale - log_precision)
             return -0.5 * (_LOG_2PI + jnp.log(total) + residual / total)
 
-        # The further out y lies, the smaller the precisions that explain it.
-        log_low = -jnp.log1p(residual * jnp.exp(-2.0 * self.log_scale) / self.dof)
-        return log_gamma_mixture(log_density, self.dof / 2.0, log_low)
+        return log_gamma_mixture(log_density, self.dof / 2.0, self._log_low(residual))
+
+    def _log_low(self, residual: Scalar) -> Scalar:
+        """The further out y lies, the smaller the precisions that explain it."""
+        return -jnp.log1p(residual * jnp.exp(-2.0 * self.log_scale) / self.dof)
 
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         """The variance is infinite for ν ≤ 2, as that of the noise is."""
         factor = self.dof / (self.dof - 2.0) if self.dof > 2.0 else np.inf
         return mean[0], variance[0] + jnp.exp(2.0 * self.log_scale) * factor
+
+    def cdf(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        offset = y - mean[0]
+        return jnp.where(offset > 0, 1.0 - self._tail(-offset, variance[0]), self._tail(offset, variance[0]))
+
+    def _tail(self, offset: Scalar, variance: Scalar) -> Scalar:
+        """Probability that a new observation is `offset`, a negative number, or more below its mean."""
+
+        def log_cdf(log_precision: Array) -> Array:
+            total = variance + jnp.exp(2.0 * self.log_scale - log_precision)
+            return log_ndtr(-jnp.abs(offset) * jax.lax.rsqrt(total))
+
+        return jnp.exp(log_gamma_mixture(log_cdf, self.dof / 2.0, self._log_low(offset**2)))
+
+    def quantile(self, level: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        # By symmetry from the lower half, where probabilities have all their digits.
+        start = jnp.sqrt(variance[0] + jnp.exp(2.0 * self.log_scale))
+        lower = jnp.minimum(level, 1.0 - level)
+        distance = crossing(lambda distance: self._tail(-distance, variance[0]) <= lower, start)
+        return mean[0] + jnp.where(level < 0.5, -distance, distance)
 
 
 class Poisson(Regression):
@@ -159,6 +207,19 @@ class Poisson(Regression):
     def moments(self, mean: Latent, variance: Latent) -> tuple[Scalar, Scalar]:
         rate = jnp.exp(mean[0] + 0.5 * variance[0])
         return rate, rate + rate**2 * jnp.expm1(variance[0])
+
+    def cdf(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        # P(y ≤ k) = P(G > e^f) for G ~ Gamma(k + 1, 1).
+        count = jnp.floor(jnp.maximum(y, 0.0))
+        return jnp.where(y < 0, 0.0, log_gamma_exceeds(count + 1.0, mean[0], variance[0]))
+
+    def quantile(self, level: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        start = jnp.exp(mean[0]) + 1.0
+        return jnp.floor(crossing(lambda y: self.cdf(y, mean, variance) >= level, start))
+
+    def position(self, y: Scalar, mean: Latent, variance: Latent) -> Scalar:
+        """The middle of the step that the distribution takes at a count."""
+        return 0.5 * (self.cdf(y, mean, variance) + self.cdf(y - 1.0, mean, variance))
 
     def check(self, y: np.ndarray) -> None:
         wrong = (y != np.round(y)) | (y < 0)

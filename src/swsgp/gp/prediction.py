@@ -24,6 +24,8 @@ from swsgp.shapes import Array, precision_scope
 # Numbers held at once for one chunk in its largest array: 64 MB in float32.
 _MAX_NUMBERS = 1 << 24
 _MAX_ROWS = 8192
+# Likelihood, latent mean and variance of one point, and columns of its own, to results.
+Finish = Callable[..., tuple[Array, ...]]
 # A union is made of this many points at a time where only marginals are asked for.
 _UNION_ROWS = 64
 # Where a factor fails, prediction tries again with ten times the jitter, at most this often.
@@ -38,56 +40,57 @@ class Predictor:
 
     def __init__(self, model: SparseGP):
         self.model = model
+        self._precision, self._active = model.precision, model.active_prediction
         self._factor: Any = None
-        if isinstance(model.active_prediction, All):
-            with precision_scope(model.precision):
-                self._factor = jnp.asarray(self._retried(lambda model: (_factor(model),))[0])
+        if isinstance(self._active, All):
+            with precision_scope(self._precision):
+                self._factor = jnp.asarray(self._retried(_factor)[0])
         self._z = np.asarray(model.inducing)
-        with precision_scope(model.precision):
+        with precision_scope(self._precision):
             self._search = SearchInducing(model.metric, self._z)
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
-        with precision_scope(self.model.precision):
-            mean, variance = self._over_chunks(lambda mean, variance: (mean, variance), x)
-            return mean, variance
+        mean, variance = self._over_chunks(_latent, x)
+        return mean, variance
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation at each point."""
-        likelihood = self.model.likelihood
-        if not isinstance(likelihood, Regression):
-            raise SettingError(f"{type(likelihood).__name__} predicts classes; ask for probabilities.")
-        with precision_scope(self.model.precision):
-            mean, variance = self._over_chunks(lambda mean, variance: _moments(likelihood, mean, variance), x)
-            return mean, variance
+        self._check_regression()
+        mean, variance = self._over_chunks(_moments, x)
+        return mean, variance
+
+    def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
+        """Quantiles of a new observation at each point, (len(x), len(levels)), for levels between 0 and 1."""
+        self._check_regression()
+        columns = [self._over_chunks(_quantile, x, np.full(len(x), level))[0] for level in levels]
+        return np.stack(columns, axis=1)
+
+    def position(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Where each observation lies in its predictive distribution, from 0 to 1."""
+        self._check_regression()
+        return self._of_observations(_position, x, y)
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Probability of each class at each point, (len(x), C)."""
         likelihood = self.model.likelihood
         if not isinstance(likelihood, Classification):
             raise SettingError(f"{type(likelihood).__name__} predicts numbers; ask for moments.")
-        with precision_scope(self.model.precision):
-            return self._over_chunks(lambda mean, variance: (_probabilities(likelihood, mean, variance),), x)[0]
+        return self._over_chunks(_probabilities, x)[0]
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Log predictive density of each observation."""
-        likelihood = self.model.likelihood
-        with precision_scope(self.model.precision):
-            x, y = pair_for(x, y, self._z.shape[1], self.model.precision)
-            likelihood.check(y)
-            return self._over_chunks(
-                lambda mean, variance, seen: (_log_predictive(likelihood, mean, variance, seen),), x, y
-            )[0]
+        return self._of_observations(_log_density, x, y)
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (len(x), Q) and covariance (Q, len(x), len(x)) of q(f) over all points together."""
-        active = self.model.active_prediction
+        active = self._active
         if isinstance(active, PerPoint):
             raise SettingError(
                 "points with active sets of their own have no joint covariance; predict with Union or All active."
             )
-        with precision_scope(self.model.precision):
-            x = inputs_for(x, self._z.shape[1], self.model.precision)
+        with precision_scope(self._precision):
+            x = inputs_for(x, self._z.shape[1], self._precision)
             if isinstance(active, All):
                 index, present = jnp.arange(len(self._z)), jnp.ones(len(self._z), dtype=bool)
             else:
@@ -97,18 +100,30 @@ class Predictor:
 
     # ---------------------------------------------------------------------------------------------------------
 
-    def _over_chunks(self, finish: Callable[..., tuple[Array, ...]], *columns: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`finish` applied to the latent moments, and to the columns after the inputs, of every chunk."""
-        inputs = inputs_for(columns[0], self._z.shape[1], self.model.precision)
-        parts = []
-        for n_rows, (x, *others) in self._chunks(inputs, *columns[1:]):
-            mean, variance = self._chunk_latent(x)
-            parts.append([np.asarray(array)[:n_rows] for array in finish(mean, variance, *others)])
+    def _check_regression(self) -> None:
+        if not isinstance(self.model.likelihood, Regression):
+            raise SettingError(f"{type(self.model.likelihood).__name__} predicts classes; ask for probabilities.")
+
+    def _of_observations(self, finish: Finish, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x, y = pair_for(x, y, self._z.shape[1], self._precision)
+        self.model.likelihood.check(y)
+        return self._over_chunks(finish, x, y)[0]
+
+    def _over_chunks(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What `finish` makes of the latent moments, and of the columns beside the inputs, for all rows."""
+        x = inputs_for(x, self._z.shape[1], self._precision)
+        others = tuple(column.astype(self._precision) for column in others)
+        with precision_scope(self._precision):
+            parts = [
+                [array[:n_rows] for array in self._chunk(finish, *chunk)] for n_rows, chunk in self._chunks(x, *others)
+            ]
+        if len(parts) == 1:
+            return tuple(parts[0])
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _chunks(self, *columns: np.ndarray) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Chunks of rows with the number of real ones; the rest repeat the last, up to a power of two."""
-        match self.model.active_prediction:
+        match self._active:
             case PerPoint(n_neighbors):
                 n_latent = self.model.likelihood.n_latent
                 rows_of_l = n_latent * len(self._z) if isinstance(self.model.variational, Full) else 0
@@ -124,17 +139,16 @@ class Predictor:
             size = 1 << (n_rows - 1).bit_length()
             yield n_rows, tuple(np.concatenate([column, column[-1:].repeat(size - n_rows, 0)]) for column in chunk)
 
-    def _chunk_latent(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        points = jnp.asarray(x)
-        match self.model.active_prediction:
+    def _chunk(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+        match self._active:
             case PerPoint(n_neighbors):
-                index = jnp.asarray(self._search(x, n_neighbors))
-                return self._retried(lambda model: _latent_per_point(model, points, index))
+                index = self._search(x, n_neighbors)
+                return self._retried(lambda model: _per_point(model, x, index, others, finish=finish))
             case Union(n_neighbors=n_neighbors):
                 index, present = self._union(x, n_neighbors)
-                return self._retried(lambda model: _latent_union(model, points, index, present))
+                return self._retried(lambda model: _with_union(model, x, index, present, others, finish=finish))
             case All():
-                return self._retried(lambda model: _latent_all(model, self._factor, points))
+                return self._retried(lambda model: _with_all(model, self._factor, x, others, finish=finish))
 
     def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[Array, Array]:
         """The union of the points' nearest, padded to a power of two, and which of it is really there."""
@@ -143,57 +157,117 @@ class Predictor:
         present = np.arange(size) < len(index)
         return jnp.asarray(np.pad(index, (0, size - len(index)))), jnp.asarray(present)
 
-    def _retried(self, compute: Callable[[SparseGP], tuple[Array, ...]]) -> tuple[np.ndarray, ...]:
-        """The results for the model as it is; entries that are not finite, with more and more jitter."""
-        results = tuple(np.array(part) for part in compute(self.model))
+    def _retried(self, compute: Callable[[SparseGP], tuple[Array, tuple[Array, ...]]]) -> tuple[np.ndarray, ...]:
+        """The results for the model as it is; those that came from no finite number, with more and more jitter.
+
+        `compute` says which entries along the first axis are sound, or all together, and gives the results.
+        """
+        sound, results = _on_host(compute(self.model))
+        if sound.all():
+            return results
         model = self.model
-        for retries_left in reversed(range(_MAX_RETRIES + 1)):
-            if all(np.isfinite(part).all() for part in results):
-                return results
-            if retries_left:
-                model = eqx.tree_at(lambda m: m.jitter, model, 10.0 * model.jitter)
-                for old, new in zip(results, compute(model), strict=True):
-                    np.copyto(old, new, where=~np.isfinite(old))
+        kept = [result.copy() for result in results]
+        for _ in range(_MAX_RETRIES):
+            model = eqx.tree_at(lambda m: m.jitter, model, 10.0 * model.jitter)
+            now_sound, results = _on_host(compute(model))
+            for old, new in zip(kept, results, strict=True):
+                old[~sound] = new[~sound]
+            sound = sound | now_sound
+            if sound.all():
+                return tuple(kept)
         raise NumericalError(
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
             "check the inputs for extreme values, or use precision='float64'."
         )
 
 
+def _on_host(outcome: tuple[Array, tuple[Array, ...]]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    sound, results = outcome
+    return np.asarray(sound), tuple(np.asarray(result) for result in results)
+
+
 # ------------------------------------------------------------------------------------------------- compiled parts
+# Each takes latent moments to what was asked for, for one point.
 
 
-@jit
-def _factor(model: SparseGP) -> Array:
-    return inverse_factor(model.k_zz(jnp.arange(len(model.inducing))))
+def _latent(likelihood: Likelihood, mean: Array, variance: Array) -> tuple[Array, ...]:
+    return mean, variance
 
 
-@jit
-def _latent_per_point(model: SparseGP, x: Array, index: Array) -> tuple[Array, Array]:
+def _moments(likelihood: Regression, mean: Array, variance: Array) -> tuple[Array, ...]:
+    return likelihood.moments(mean, variance)
+
+
+def _quantile(likelihood: Regression, mean: Array, variance: Array, level: Array) -> tuple[Array, ...]:
+    return (likelihood.quantile(level, mean, variance),)
+
+
+def _position(likelihood: Regression, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
+    return (likelihood.position(y, mean, variance),)
+
+
+def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> tuple[Array, ...]:
+    return (likelihood.probabilities(mean, variance),)
+
+
+def _log_density(likelihood: Likelihood, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
+    return (likelihood.log_predictive(y, mean, variance),)
+
+
+# ----------------------------------------------------------------------------------------- one program for a chunk
+
+
+def _per_point(
+    model: SparseGP, x: Array, index: Array, others: tuple[Array, ...], finish: Finish
+) -> tuple[Array, tuple[Array, ...]]:
     def one(point: Array, own: Array) -> tuple[Array, Array]:
         return _conditional(model, inverse_factor(model.k_zz(own)), point[None], own)
 
     mean, variance = jax.vmap(one)(x, index)
-    return mean[:, 0], variance[:, 0]
+    return _finished(model, mean[:, 0], variance[:, 0], others, finish)
+
+
+def _with_all(
+    model: SparseGP, factor: Array, x: Array, others: tuple[Array, ...], finish: Finish
+) -> tuple[Array, tuple[Array, ...]]:
+    mean, variance = _conditional(model, factor, x, jnp.arange(len(model.inducing)))
+    return _finished(model, mean, variance, others, finish)
+
+
+def _with_union(
+    model: SparseGP, x: Array, index: Array, present: Array, others: tuple[Array, ...], finish: Finish
+) -> tuple[Array, tuple[Array, ...]]:
+    mean, variance = _conditional(model, _masked_factor(model, index, present), x, index, present)
+    return _finished(model, mean, variance, others, finish)
+
+
+_per_point, _with_all, _with_union = (jit(f, constant="finish") for f in (_per_point, _with_all, _with_union))
+
+
+def _finished(
+    model: SparseGP, mean: Array, variance: Array, others: tuple[Array, ...], finish: Finish
+) -> tuple[Array, tuple[Array, ...]]:
+    """Which rows are sound, and the results."""
+    sound = jnp.isfinite(mean).all(axis=1) & jnp.isfinite(variance).all(axis=1)
+    return sound, jax.vmap(lambda *row: finish(model.likelihood, *row))(mean, variance, *others)
 
 
 @jit
-def _latent_all(model: SparseGP, factor: Array, x: Array) -> tuple[Array, Array]:
-    return _conditional(model, factor, x, jnp.arange(len(model.inducing)))
+def _factor(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
+    factor = inverse_factor(model.k_zz(jnp.arange(len(model.inducing))))
+    return jnp.isfinite(factor).all(), (factor,)
 
 
 @jit
-def _latent_union(model: SparseGP, x: Array, index: Array, present: Array) -> tuple[Array, Array]:
-    return _conditional(model, _masked_factor(model, index, present), x, index, present)
-
-
-@jit
-def _joint(model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array) -> tuple[Array, Array]:
+def _joint(
+    model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array
+) -> tuple[Array, tuple[Array, ...]]:
     w = _masked_factor(model, index, present) if factor is None else factor
     k_zx = jnp.where(present[:, None], model.covariance.matrix(model.inducing[index], x), 0.0)
     mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
     k_xx = model.covariance.matrix(x, x)
-    return mean, joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
+    cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
+    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
 
 
 def _conditional(
@@ -209,18 +283,3 @@ def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:
     """The factor of a padded set: padding is independent of everything, so it has no weight in a prediction."""
     both = present[:, None] & present[None, :]
     return inverse_factor(jnp.where(both, model.k_zz(index), jnp.eye(len(index), dtype=model.inducing.dtype)))
-
-
-@jit
-def _moments(likelihood: Regression, mean: Array, variance: Array) -> tuple[Array, Array]:
-    return jax.vmap(likelihood.moments)(mean, variance)
-
-
-@jit
-def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> Array:
-    return jax.vmap(likelihood.probabilities)(mean, variance)
-
-
-@jit
-def _log_predictive(likelihood: Likelihood, mean: Array, variance: Array, y: Array) -> Array:
-    return jax.vmap(likelihood.log_predictive)(y, mean, variance)

@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from scipy.special import gammaln, ndtri, polygamma
 from scipy.stats import qmc
 
@@ -86,3 +87,37 @@ def log_gamma_mixture(log_function: Callable[[Array], Array], shape: float, log_
     log_nodes = jnp.linspace(low, min(6.0, spread), 256)
     log_density = shape * (np.log(shape) + log_nodes - jnp.exp(log_nodes)) - gammaln(shape)
     return jax.nn.logsumexp(log_function(log_nodes) + log_density) + jnp.log(log_nodes[1] - log_nodes[0])
+
+
+def log_gamma_exceeds(shape: Scalar, mean: Scalar, variance: Scalar) -> Scalar:
+    r"""$P(\log G > g)$ for $G \sim$ Gamma(shape, 1) and $g \sim N(\text{mean}, \text{variance})$, for a shape from 1 on.
+
+    The density of log G in 256 cells. Within a cell it counts as flat, and $P(g < t)$ is averaged exactly, so the
+    sum holds for a g that is much wider than log G, much narrower, or a point.
+    """
+    # log G − log shape has standard deviation about 1/√shape, and a left tail like e^(shape · offset).
+    reach = 7.0 / jnp.sqrt(shape)
+    edges = jnp.linspace(-(reach + 16.0 / shape), reach, 257)
+    middle = 0.5 * (edges[1:] + edges[:-1])
+    # offset − (e^offset − 1), whose large parts cancel near 0.
+    series = -(middle**2) * (0.5 + middle / 6.0 * (1.0 + middle / 4.0 * (1.0 + middle / 5.0)))
+    log_density = shape * jnp.where(jnp.abs(middle) < 0.1, series, middle - jnp.expm1(middle))
+    std = jnp.maximum(jnp.sqrt(variance), 1e-3 * (edges[1] - edges[0]))
+    z = (edges + jnp.log(shape) - mean) / std
+    # The integral of Φ, written so that it does not cancel on the left.
+    integral = jnp.where(z > -8.0, z * ndtr(z) + jnp.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi), 0.0)
+    below = (integral[1:] - integral[:-1]) / (z[1:] - z[:-1])
+    return jnp.clip(jax.nn.softmax(log_density) @ below, 0.0, 1.0)
+
+
+def crossing(reached: Callable[[Scalar], Array], start: Scalar) -> Scalar:
+    """The least number from 0 on where `reached`, false and then true, is true, by doubling `start` and bisecting."""
+    high = jax.lax.while_loop(lambda high: ~reached(high) & (high < 1e30), lambda high: 2.0 * high, start)
+
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        is_reached = reached(middle)
+        return jnp.where(is_reached, low, middle), jnp.where(is_reached, middle, high)
+
+    return jax.lax.fori_loop(0, 40, halve, (jnp.zeros_like(high), high))[1]

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-import equinox as eqx
 import jax
 
 # XLA's YNN fusions, on by default on CPUs since jaxlib 0.10.2, hang or crash on some programs. An empty list
@@ -20,10 +19,9 @@ _ONE_PROGRAM = threading.RLock()
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def jit(function: F) -> F:
-    """`function`, compiled for each new combination of shapes; arguments that are not arrays are constants."""
-    # Equinox hands further options on to `jax.jit`, though its types do not say so.
-    compiled = eqx.filter_jit(function, compiler_options=_OPTIONS)  # type: ignore[call-overload]
+def jit(function: F, constant: str | None = None) -> F:
+    """`function`, compiled for each new combination of shapes, and of values of the argument named `constant`."""
+    compiled = jax.jit(function, static_argnames=constant, compiler_options=_OPTIONS)
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

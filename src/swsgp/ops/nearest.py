@@ -13,6 +13,7 @@ from swsgp.shapes import Array, Float, Int
 # Measured on two CPU cores: below these a brute-force search on the device is the faster one.
 _TREE_MIN_POINTS = 2048
 _TREE_MAX_COLUMNS = 10
+_THREADS_MIN_POINTS = 16
 # Scores held at once by a search for many points: 16 million, 64 MB in float32.
 _MAX_SCORES = 1 << 24
 
@@ -61,7 +62,9 @@ class Search:
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
         if self._tree is not None:
-            index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=-1)[1]
+            # Starting threads takes longer than finding the neighbours of a few points.
+            workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
+            index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=workers)[1]
             return np.asarray(index, dtype=np.int32)
         z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
         return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
@@ -82,4 +85,4 @@ def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> n
     return np.concatenate(found)
 
 
-_nearest = jit(nearest)
+_nearest = jit(nearest, constant="n")

@@ -1,0 +1,448 @@
+"""A model and how good its predictions are, as one HTML page that needs nothing else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from swsgp import __version__
+from swsgp.evaluation import LINEAR, MODEL, ClassEvaluation, Evaluation, RegressionEvaluation
+from swsgp.plots import (
+    BLUE,
+    GREY,
+    INK,
+    MOST_CURVES,
+    MOST_POINTS,
+    RULE,
+    coverage_against_level,
+    observed_against_predicted,
+    position_histogram,
+    probability_histogram,
+    reliability,
+    residuals_against_predicted,
+    roc,
+    svg,
+    training_curve,
+)
+
+MOST_ROWS = 10  # in the table of surprising rows
+MOST_COLUMNS = 8  # beside them
+MOST_RELEVANCES = 20
+MOST_CONFUSED = 20  # classes in the table of confusions
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the page says beside the evaluation.
+
+    `sections` are tables of names and values under their headings; `history` has step, seconds, bound per row and
+    held-out log score; `relevance` the share of each input column; `surprising` the numbers of test rows, the most
+    surprising first, with their values in the order of `columns`.
+    """
+
+    title: str
+    sections: dict[str, dict[str, str]]
+    history: list[tuple[int, float, float, float | None]]
+    relevance: dict[str, float]
+    columns: tuple[str, ...]
+    surprising: list[tuple[int, list[str]]]
+
+
+def page(evaluation: Evaluation, facts: Facts) -> str:
+    """The whole page, with its style and figures inside; it loads nothing and runs nothing."""
+    title = escape(facts.title)
+    quality = _regression(evaluation) if isinstance(evaluation, RegressionEvaluation) else _classes(evaluation)
+    sections = "\n".join(_section(name, _named_values(values)) for name, values in facts.sections.items())
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p>How well a Gaussian process predicts {_n_rows(evaluation)}, beside a linear model and a constant.</p>
+</header>
+<main>
+{_section("Scores", _scores(evaluation))}
+{_section("Training", _training(facts.history))}
+{_section("Predictions", quality)}
+{_section("Relevance of the inputs", _relevance(facts.relevance))}
+{_section("Most surprising rows", _surprising(evaluation, facts))}
+<div class="facts">
+{sections}
+</div>
+</main>
+<footer>Written by swsgp {escape(__version__)}.</footer>
+</body>
+</html>
+"""
+
+
+# ------------------------------------------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True)
+class _Score:
+    """A line of the table of scores; `loss` is lowest for the best value, None where no value is best."""
+
+    key: str
+    name: str
+    meaning: str
+    loss: Callable[[float], float] | None
+    is_share: bool = False
+
+
+_REGRESSION_SCORES = (
+    _Score("rmse", "RMSE", "root of the mean squared error; low is good", float),
+    _Score("mae", "MAE", "mean absolute error; low is good", float),
+    _Score("r2", "R²", "share of the variance that is explained; 1 is perfect", lambda value: -value),
+    _Score("nll", "NLL", "mean negative log density; low is good", float),
+    _Score("crps", "CRPS", "distance from predicted distribution to observation; low is good", float),
+    _Score(
+        "coverage", "Coverage", "share of rows inside 95% intervals", lambda value: abs(value - 0.95), is_share=True
+    ),
+    _Score("width", "Width", "mean width of 95% intervals; narrow is good if coverage is right", None),
+)
+_CLASS_SCORES = (
+    _Score("error", "Error", "share of rows whose predicted class is wrong; low is good", float, is_share=True),
+    _Score("nll", "NLL", "mean negative log probability of the true class; low is good", float),
+    _Score("brier", "Brier", "squared distance from probabilities to truth, from 0 to 2; low is good", float),
+    _Score("ece", "ECE", "how far confidence and accuracy are apart; low is good", float, is_share=True),
+    _Score("auc", "AUC", "area under the ROC curve; 1 is perfect, 0.5 is chance", lambda value: -value),
+)
+
+
+def _scores(evaluation: Evaluation) -> str:
+    if isinstance(evaluation, RegressionEvaluation):
+        summary, rows = _regression_summary(evaluation), [_score_row(s, evaluation.scores) for s in _REGRESSION_SCORES]
+    else:
+        summary, rows = _class_summary(evaluation), [_score_row(s, evaluation.scores) for s in _CLASS_SCORES]
+    table = _table(["Score", *(escape(system) for system in evaluation.scores)], rows, "scores")
+    return f'<p class="summary">{summary}</p>\n{table}\n<p class="note">The best of each line is bold.</p>'
+
+
+def _score_row(score: _Score, systems: dict[str, dict[str, float]]) -> list[str]:
+    values = [scores.get(score.key, float("nan")) for scores in systems.values()]
+    texts = [_share(value) if score.is_share else _number(value) for value in values]
+    known = [(value, text) for value, text in zip(values, texts, strict=True) if not np.isnan(value)]
+    if score.loss and known:
+        loss = score.loss
+        _, best = min(known, key=lambda pair: loss(pair[0]))
+        texts = [f"<b>{text}</b>" if text == best else text for text in texts]
+    return [f"{score.name} <small>{score.meaning}</small>", *texts]
+
+
+def _regression_summary(evaluation: RegressionEvaluation) -> str:
+    covered = f"95% intervals cover {_share(evaluation.scores[MODEL]['coverage'])} of {_n_rows(evaluation)}."
+    compared = _compared(evaluation.scores, "rmse")
+    return f"RMSE is {compared}; {covered}" if compared else covered
+
+
+def _class_summary(evaluation: ClassEvaluation) -> str:
+    ours = evaluation.scores[MODEL]
+    compared = _compared(evaluation.scores, "error")
+    return (
+        f"The error is {_share(ours['error'])} on {_n_rows(evaluation)}{', ' + compared if compared else ''}. "
+        f"Always naming the commonest class would err in {_share(ours['base_error'])}, and always predicting the "
+        f"shares of the classes would have an NLL of {_number(ours['base_entropy'])}, their entropy."
+    )
+
+
+def _compared(systems: dict[str, dict[str, float]], key: str) -> str:
+    """A score beside the linear model's in words; nothing where they cannot be compared."""
+    ours, theirs = (systems.get(system, {}).get(key, float("nan")) for system in (MODEL, LINEAR))
+    if not (np.isfinite(ours) and np.isfinite(theirs) and theirs > 0):
+        return ""
+    change = ours / theirs - 1.0
+    if change >= 1:
+        return f"{_number(1.0 + change)} times the linear model's"
+    if abs(change) < 0.005:
+        return "the same as the linear model's"
+    return f"{abs(change):.0%} {'lower' if change < 0 else 'higher'} than the linear model's"
+
+
+# ------------------------------------------------------------------------------------------------- figures
+
+
+def _training(history: list[tuple[int, float, float, float | None]]) -> str:
+    if not history:
+        return "<p>No history of the training was kept.</p>"
+    steps, seconds, bound, held_out = (np.array(column, dtype=float) for column in zip(*history, strict=True))
+    figures = []
+    for name, heading, caption, values in (
+        ("bound", "Bound per row", "What training raises: a lower bound on the log likelihood.", bound),
+        ("held-out", "Held-out log score", "Mean log density of rows kept aside; high is good.", held_out),
+    ):
+        known = np.isfinite(values)
+        if known.any():
+            figures.append(
+                _figure(name, heading, caption, training_curve, steps[known], values[known], heading.lower())
+            )
+    return f"<p>{_count(int(steps[-1]), 'step')} in {_duration(seconds[-1])}.</p>\n{_figures(figures)}"
+
+
+def _regression(evaluation: RegressionEvaluation) -> str:
+    known = np.isfinite(evaluation.observed) & np.isfinite(evaluation.mean)
+    observed, mean, std = (
+        values[known].astype(float) for values in (evaluation.observed, evaluation.mean, evaluation.std)
+    )
+    position = evaluation.position[np.isfinite(evaluation.position)]
+    figures = []
+    if len(observed):
+        dots = "Each dot is a test row" if len(observed) <= MOST_POINTS else "Darker cells have more test rows"
+        agree = f"{dots}; on the line, both agree."
+        band = "The band is ±2 predicted standard deviations; about 19 in 20 rows should lie in it."
+        figures += [
+            _figure("observed", "Observed against predicted", agree, observed_against_predicted, observed, mean),
+            _figure("residuals", "Residuals", band, residuals_against_predicted, observed, mean, std),
+        ]
+    if len(position):
+        level = "Below the diagonal, intervals are too narrow; above it, too wide. Grey is what chance explains."
+        flat = "Flat is calibrated; a bowl means too narrow, a hump too wide, a slope biased predictions."
+        figures += [
+            _figure("coverage", "Coverage of intervals", level, coverage_against_level, position),
+            _figure("position", "Where observations lie in their predictions", flat, position_histogram, position),
+        ]
+    return _figures(figures)
+
+
+def _classes(evaluation: ClassEvaluation) -> str:
+    labels, observed, probabilities = evaluation.labels, evaluation.observed.astype(int), evaluation.probabilities
+    predicted = probabilities.argmax(axis=1)
+    right, confidence = predicted == observed, probabilities.max(axis=1)
+    caption = "On the diagonal, probabilities mean what they say; below it, they boast. Grey is what chance explains."
+    figures = [_figure("reliability", "Reliability", caption, reliability, right, confidence)]
+    curves = _curves(evaluation)
+    if 0 < len(curves) <= MOST_CURVES:
+        caption = "Rows found as the threshold falls; the further above the diagonal, the better."
+        figures.append(_figure("roc", "ROC", caption, roc, curves))
+    if len(labels) == 2:
+        groups = {label: probabilities[observed == c, 1] for c, label in enumerate(labels)}
+        caption = "The further apart the true classes are, the better."
+        figures.append(_figure("probabilities", "Probabilities", caption, probability_histogram, groups, labels[1]))
+    return f"{_figures(figures)}\n{_confusions(labels, observed, predicted)}"
+
+
+def _curves(evaluation: ClassEvaluation) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Which rows have the class, and its probabilities, for each class with a ROC curve; of two the second."""
+    classes = [1] if len(evaluation.labels) == 2 else range(len(evaluation.labels))
+    members = {c: evaluation.observed == c for c in classes}
+    return {
+        evaluation.labels[c]: (rows, evaluation.probabilities[:, c])
+        for c, rows in members.items()
+        if rows.any() and not rows.all()
+    }
+
+
+def _confusions(labels: tuple[str, ...], observed: np.ndarray, predicted: np.ndarray) -> str:
+    most = f"ROC curves are drawn for up to {MOST_CURVES} classes, this table for up to {MOST_CONFUSED}."
+    note = f'<p class="note">{most}</p>' if len(labels) > MOST_CURVES else ""
+    if len(labels) > MOST_CONFUSED:
+        return note
+    counts = np.zeros((len(labels), len(labels)), dtype=int)
+    np.add.at(counts, (observed, predicted), 1)
+    rows = [
+        [_clipped(label), *(_shaded(n, n / max(sum(row), 1), is_right=c == d) for d, n in enumerate(row))]
+        for c, (label, row) in enumerate(zip(labels, counts.tolist(), strict=True))
+    ]
+    table = _table(["True class", *map(_clipped, labels)], rows, "confusions")
+    caption = "A line for each true class, a column for each predicted one."
+    return f"{note}<h3>True and predicted classes</h3>\n<p>{caption}</p>\n{table}"
+
+
+def _shaded(count: int, share: float, is_right: bool) -> str:
+    colour = "43 108 176" if is_right else "221 107 32"
+    return f'<span style="background: rgb({colour} / {0.5 * share:.2f})">{count:,}</span>'
+
+
+def _figure(name: str, heading: str, caption: str, draw: Callable[..., None], *data: object) -> str:
+    picture = svg(name, heading, draw, *data)
+    return f"<figure>\n<figcaption><h3>{heading}</h3>\n<p>{caption}</p></figcaption>\n{picture}\n</figure>"
+
+
+def _figures(figures: list[str]) -> str:
+    return '<div class="figures">\n' + "\n".join(figures) + "\n</div>" if figures else "<p>Nothing to draw.</p>"
+
+
+# -------------------------------------------------------------------------------------------------- tables
+
+
+def _relevance(relevance: dict[str, float]) -> str:
+    if not relevance:
+        return "<p>This model has no relevances of single input columns.</p>"
+    first = sorted(relevance.items(), key=lambda pair: -pair[1])
+    shown, rest = first[:MOST_RELEVANCES], first[MOST_RELEVANCES:]
+    widest = shown[0][1] or 1.0
+    rows = [[_clipped(name), _bar(share / widest), _share(share)] for name, share in shown]
+    more = (
+        f"{_count(len(rest), 'more column')} with {_share(sum(share for _, share in rest))} together. " if rest else ""
+    )
+    note = f'<p class="note">{more}Shares of all input columns; they sum to 100%.</p>'
+    return f"{_table(['Column', '', 'Share'], rows, 'bars')}\n{note}"
+
+
+def _bar(share: float) -> str:
+    return f'<div class="bar" style="width: {100 * share:.1f}%"></div>'
+
+
+def _surprising(evaluation: Evaluation, facts: Facts) -> str:
+    if not facts.surprising:
+        return "<p>There are none to show.</p>"
+    by_relevance = sorted(range(len(facts.columns)), key=lambda c: -facts.relevance.get(facts.columns[c], 0.0))
+    columns = sorted(by_relevance[:MOST_COLUMNS])
+    outcome = ["Std"] if isinstance(evaluation, RegressionEvaluation) else ["P(true)"]
+    heads = ["Row", *(_clipped(facts.columns[c]) for c in columns), "Observed", "Predicted", *outcome, "Log density"]
+    rows = [
+        [str(row), *(_clipped(values[c]) for c in columns), *_outcome(evaluation, row)]
+        for row, values in facts.surprising[:MOST_ROWS]
+    ]
+    left_out = len(facts.columns) - len(columns)
+    note = "Test rows whose observation the model held for least likely, counted from 0."
+    if left_out:
+        note += f" Of {len(facts.columns):,} input columns the {len(columns)} most relevant are shown."
+    if len(facts.surprising) > len(rows):
+        note += f" {_count(len(facts.surprising) - len(rows), 'more row')} left out."
+    return f"<p>{note}</p>\n{_table(heads, rows, 'rows')}"
+
+
+def _outcome(evaluation: Evaluation, row: int) -> list[str]:
+    """Observed, predicted, std or probability of the true class, and log density of one row."""
+    density = _number(evaluation.log_density[row])
+    if isinstance(evaluation, RegressionEvaluation):
+        return [_number(values[row]) for values in (evaluation.observed, evaluation.mean, evaluation.std)] + [density]
+    true, probabilities = int(evaluation.observed[row]), evaluation.probabilities[row]
+    labels = [_clipped(evaluation.labels[c]) for c in (true, int(probabilities.argmax()))]
+    return [*labels, _number(probabilities[true]), density]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
+    """A table whose first column names its lines; the texts are HTML."""
+    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
+    lines = "\n".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{text}</td>" for text in others)}</tr>'
+        for first, *others in rows
+    )
+    return (
+        f'<div class="scroll"><table class="{kind}">\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{lines}\n</tbody>\n</table></div>"
+    )
+
+
+def _named_values(values: dict[str, str]) -> str:
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in values.items()
+    )
+    return f'<table class="values">\n<tbody>\n{rows}\n</tbody>\n</table>'
+
+
+def _section(heading: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(heading)}</h2>\n{content}\n</section>"
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def _clipped(text: str) -> str:
+    """Text of the user, cut with an ellipsis where it is too long; whole under the mouse."""
+    return f'<span class="clip" title="{escape(text)}">{escape(text)}</span>'
+
+
+def _number(value: float) -> str:
+    """Four digits, as people write them: 0.01234, 12.34, 12,340, 1.234e+30; a dash for NaN."""
+    if np.isnan(value):
+        return "–"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size != 0 and not 1e-4 <= size < 1e7:
+        text = f"{value:.3e}"
+    else:
+        digits = 3 - int(np.floor(np.log10(size))) if size else 0
+        text = f"{value:,.{max(digits, 0)}f}"
+    return text.replace("-", "−")
+
+
+def _share(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.1%}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def _n_rows(evaluation: Evaluation) -> str:
+    return _count(len(evaluation.observed), "test row")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+_FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+_STYLE = f"""
+* {{ box-sizing: border-box; }}
+body {{ max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem; background: #fff; color: {INK};
+  font: 1rem/1.5 {_FONTS};
+  overflow-wrap: anywhere; -webkit-text-size-adjust: 100%; }}
+h1 {{ margin: 0; font-size: 1.75rem; line-height: 1.2; }}
+h2 {{ margin: 2.5rem 0 .75rem; padding-bottom: .25rem; border-bottom: 1px solid {RULE}; font-size: 1.25rem; }}
+h3 {{ margin: 0; font-size: 1rem; }}
+p {{ margin: .25rem 0 .75rem; max-width: 46rem; }}
+header p, figcaption p, small, .note, footer {{ color: #4a5568; }}
+figcaption p, .note, footer {{ font-size: .875rem; }}
+.summary {{ font-size: 1.125rem; }}
+footer {{ margin-top: 2.5rem; }}
+
+.figures {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 2rem; }}
+figure {{ display: flex; flex-direction: column; justify-content: space-between; min-width: 0; margin: 0; }}
+svg {{ display: block; width: 100%; height: auto; }}
+svg text {{ font-family: {_FONTS} !important; }}
+
+.scroll {{ overflow-x: auto; }}
+table {{ width: 100%; border-collapse: collapse; font-size: .9375rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .35rem .5rem; border-bottom: 1px solid {RULE}; vertical-align: baseline; }}
+th {{ font-weight: 600; text-align: left; }}
+td, th[scope=col]:not(:first-child) {{ text-align: right; white-space: nowrap; overflow-wrap: normal; }}
+thead th {{ border-bottom-color: {GREY}; vertical-align: bottom; }}
+small {{ display: block; font-size: .8125rem; font-weight: 400; }}
+.clip {{ display: inline-block; max-width: 9rem; overflow: hidden; vertical-align: bottom; text-overflow: ellipsis;
+  white-space: nowrap; }}
+
+.scores {{ max-width: 46rem; }}
+.rows {{ font-size: .8125rem; }}
+.rows .clip {{ max-width: 6.5rem; }}
+.rows th[scope=row] {{ font-weight: 400; }}
+.bars {{ max-width: 46rem; }}
+.bars th[scope=row] {{ width: 12rem; font-weight: 400; }}
+.bars td:last-child {{ width: 5rem; }}
+.bars .clip {{ max-width: 12rem; }}
+.bar {{ height: .75rem; min-width: 1px; background: {BLUE}; }}
+.confusions {{ width: auto; }}
+.confusions td {{ padding: 0; }}
+.confusions td span {{ display: block; padding: .35rem .5rem; }}
+.confusions .clip {{ max-width: 6rem; }}
+.facts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); column-gap: 2rem; }}
+.facts section {{ min-width: 0; }}
+.values th {{ width: 45%; font-weight: 400; color: #4a5568; }}
+.values td {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
+
+@page {{ size: A4; margin: 15mm; }}
+@media print {{
+  body {{ max-width: none; padding: 0; font-size: 10pt; print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
+  .figures, .facts {{ grid-template-columns: 1fr 1fr; gap: 1.25rem; }}
+  .scroll {{ overflow: visible; }}
+  .rows td, .rows th {{ padding: .25rem .2rem; }}
+  .rows .clip {{ max-width: 3.5rem; }}
+  figure, tr {{ break-inside: avoid; }}
+  h2, h3, figcaption {{ break-after: avoid; }}
+}}
+"""
