@@ -77,7 +77,9 @@ def ours(case: Case) -> Callable[[int], None]:
     learned, fixed = split(model, case.learn_inducing)
     neighbours = None
     if not case.learn_inducing:
-        neighbours = jnp.asarray(NeighbourTable(x, case.n_neighbors).refresh(model, np.arange(N)))
+        neighbours = jnp.asarray(
+            NeighbourTable(x, case.n_neighbors).refresh(model.metric, np.asarray(model.inducing), np.arange(N))
+        )
     rows = jnp.asarray(np.random.default_rng(1).integers(0, N, size=(1000, B)), jnp.int32)
     state = State(learned, ADAM.init(learned))
     data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, jnp.full(1000, 1e-3, jnp.float32))

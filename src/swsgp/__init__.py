@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "swsgp.data.scaling": ("Scaling",),
     "swsgp.data.sets": ("load_set",),
+    "swsgp.estimators.classifier": ("SWSGPClassifier",),
+    "swsgp.estimators.loading": ("load",),
+    "swsgp.estimators.regressor": ("SWSGPRegressor",),
     "swsgp.fit.loop": ("Trained", "train"),
     "swsgp.fit.settings": ("Settings",),
     "swsgp.fit.stopping": ("Report",),

@@ -67,7 +67,7 @@ def check_finite(array: np.ndarray, names: list[str], what: str) -> None:
     if n_bad.any():
         raise DataError(
             f"{what} must be finite, got {n_bad.sum()} NaN or infinite values in "
-            f"{_name_columns(np.flatnonzero(n_bad), names)}; drop or fill those rows."
+            f"{name_columns(np.flatnonzero(n_bad), names)}; drop or fill those rows."
         )
 
 
@@ -94,7 +94,7 @@ def _as_numbers(values: Any, names: list[str], what: str) -> np.ndarray:
         bad = [j for j in range(columns.shape[1]) if not all(_is_number(value) for value in columns[:, j])]
         if not bad:
             return np.array([[_as_float(v) for v in row] for row in columns], dtype=np.float64).reshape(array.shape)
-        found = f"text or other objects in {_name_columns(bad, names)}"
+        found = f"text or other objects in {name_columns(bad, names)}"
     else:
         found = f"values of type {array.dtype}"
     raise DataError(f"{what} must be numbers, got {found}; encode or drop them.")
@@ -112,7 +112,8 @@ def _as_float(value: Any) -> float:
         return float("inf")
 
 
-def _name_columns(columns: Any, names: list[str]) -> str:
+def name_columns(columns: Any, names: list[str]) -> str:
+    """Some columns by name, or by number if they have none: "columns a, b and 3 more"."""
     shown = [names[j] if names else str(j) for j in columns[:_MAX_NAMED]]
     more = f" and {len(columns) - _MAX_NAMED} more" if len(columns) > _MAX_NAMED else ""
     return f"column{'s' if len(columns) > 1 else ''} {', '.join(shown)}{more}"

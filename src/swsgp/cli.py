@@ -1,13 +1,65 @@
-"""The command-line program `swsgp`."""
+"""The command-line program `swsgp`.
 
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 called wrongly,
+130 interrupted. Heavy modules are imported by the commands that need them.
+"""
+
+import json as json_format
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swsgp import __version__
+from swsgp.errors import DataError, SettingError, SwsgpError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+    from swsgp.estimators.base import SWSGPBase
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `swsgp fit` has written.")]
+Table = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet, .arrow or .feather file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Target = Annotated[str | None, typer.Option(help="The column to compare with; the one of training if not given.")]
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the program: a user's mistake is one line, not a stack trace, unless `--debug` asks for it."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+    try:
+        app(arguments)
+    except (SwsgpError, OSError, MemoryError) as error:
+        if debug:
+            raise
+        _say(_one_line(error))
+        sys.exit(2 if isinstance(error, SettingError) else 1)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"swsgp: {text}", err=True)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; use fewer rows or inducing points."
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, SwsgpError):
+        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+    return " ".join(str(error).split())
 
 
 def _version(asked: bool) -> None:
@@ -17,12 +69,22 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def main(
+def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
 ) -> None:
-    """Gaussian processes for large tables: sparse within sparse, with calibrated uncertainty."""
+    """Gaussian processes for large tables: sparse within sparse, with calibrated uncertainty.
+
+    A table to a model, to predictions, to a page that says how good they are:
+
+        swsgp fit train.parquet --target price --out price.swsgp
+
+        swsgp predict price.swsgp new.csv --out predictions.csv
+
+        swsgp report price.swsgp test.parquet --out report.html
+    """
 
 
 @app.command()
@@ -30,13 +92,375 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture and the table.")] = Path("demo-output"),
 ) -> None:
     """Train two small models on data that come with the dependencies, in less than a minute."""
-    from rich.console import Console
-
     from swsgp.demo import run
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        typer.echo(f"swsgp: cannot write to {out}: {error.strerror}; choose another folder with --out.", err=True)
-        raise typer.Exit(1) from None
-    run(out, Console())
+        raise OSError(
+            error.errno, f"cannot write to {out}, choose another folder with --out ({error.strerror})"
+        ) from None
+    run(out, _console())
+
+
+@app.command()
+def fit(
+    table: Table,
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path, typer.Option(help="The model's file.")],
+    task: Annotated[
+        str,
+        typer.Option(
+            help="regression or classification; auto: classes if the target is text, true/false or two values."
+        ),
+    ] = "auto",
+    include: Annotated[
+        list[str] | None, typer.Option(help="An input column; all others if not given. Repeat it.")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="A column to leave out. Repeat it.")] = None,
+    missing: Annotated[
+        str, typer.Option(help="Missing values: error, drop (the rows), or fill (with medians).")
+    ] = "error",
+    max_categories: Annotated[int, typer.Option(help="The most values that a text column may have.")] = 20,
+    likelihood: Annotated[
+        str, typer.Option(help="gaussian, student-t or poisson; for classes probit, logit or softmax.")
+    ] = "auto",
+    kernel: Annotated[
+        str,
+        typer.Option(help="matern12, matern32, matern52, rbf, rational-quadratic, linear, or a sum: matern32+linear."),
+    ] = "matern52",
+    n_inducing: Annotated[int | None, typer.Option(help="Inducing points, M.")] = None,
+    n_neighbors: Annotated[int | None, typer.Option(help="Active inducing points of a row, H.")] = None,
+    covariance: Annotated[str, typer.Option(help="The form of S: diag or full.")] = "diag",
+    active: Annotated[str, typer.Option(help="per-point (SWSGP), union (SWSGP-U) or all (SVGP).")] = "per-point",
+    learn_inducing: Annotated[bool, typer.Option("--learn-inducing", help="Move the inducing inputs, too.")] = False,
+    kl_scale: Annotated[float | None, typer.Option(help="Weight of the KL term; 1 is the paper's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of a mini-batch.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's rate at the start.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Optimiser steps, at most.")] = None,
+    time_budget: Annotated[float | None, typer.Option(help="Seconds of training, at most.")] = None,
+    early_stopping: Annotated[
+        bool | None, typer.Option(help="Hold out rows to choose the best model on the way; from 500 rows on.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model on a table and put it in one file. What is not given is chosen by the data.
+
+        swsgp fit houses.csv --target price --out price.swsgp
+
+        swsgp fit visits.parquet --target n --likelihood poisson --exclude id --out n.swsgp
+
+    While it runs, OUT.checkpoint holds the state; Ctrl-C keeps the model so far, and --resume goes on.
+    """
+    from swsgp.data.table_files import read_table
+    from swsgp.estimators.classifier import SWSGPClassifier
+    from swsgp.estimators.regressor import SWSGPRegressor
+    from swsgp.files import check_writable
+
+    check_writable(out)
+    rows = read_table(table, [*_inputs_of(table, target, include, exclude), target])
+    observed, inputs = rows.select([target]), rows.drop_columns([target])
+    classes = _is_classification(task, observed[target])
+    given = {
+        "n_inducing": n_inducing,
+        "n_neighbors": n_neighbors,
+        "kl_scale": kl_scale,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "max_steps": max_steps,
+        "early_stopping": early_stopping,
+    }
+    model = (SWSGPClassifier if classes else SWSGPRegressor)(
+        kernel=kernel,
+        likelihood=likelihood,
+        covariance=covariance,
+        active=active,
+        learn_inducing=learn_inducing,
+        time_budget=time_budget,
+        precision=precision,
+        missing=missing,
+        max_categories=max_categories,
+        random_state=seed,
+        verbose=not quiet,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    if task == "auto" and not quiet:
+        _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
+    checkpoint = out.with_name(out.name + ".checkpoint")
+    if resume and not checkpoint.exists():
+        _say(f"there is no {checkpoint}; training starts anew.")
+    interrupted = False
+    try:
+        model.fit(inputs, observed, checkpoint=checkpoint, resume=resume)
+    except KeyboardInterrupt:
+        if not hasattr(model, "fitted_"):
+            _say("interrupted before training began; nothing was written.")
+            raise typer.Exit(INTERRUPTED) from None
+        interrupted = True
+    model.save(out)
+    summary = _summary(model, out)
+    typer.echo(json_format.dumps(summary) if json else _as_lines(summary))
+    if interrupted:
+        _say(f"interrupted at step {summary['steps']}; the model so far is in {out}, and --resume goes on.")
+        raise typer.Exit(INTERRUPTED)
+    checkpoint.unlink(missing_ok=True)
+
+
+@app.command()
+def predict(
+    model: Model,
+    table: Table,
+    out: Annotated[Path, typer.Option(help="The file of predictions: .csv, .parquet, .arrow or .feather.")],
+    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.95,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column of the table to copy, such as an id. Repeat it.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict every row of a table, in order: mean, std, lower, upper; or class and a probability for each label.
+
+        swsgp predict price.swsgp new.csv --keep id --out predictions.csv
+
+    The table is read and written in parts, so it may be larger than memory.
+    """
+    from swsgp.data.table_files import batches, check_format, write_batches
+    from swsgp.estimators.loading import load
+    from swsgp.files import check_writable
+
+    check_format(out)
+    check_writable(out)
+    if not 0 < coverage < 1:
+        raise SettingError(f"coverage must be between 0 and 1, got {coverage}.")
+    loaded, kept = load(model), keep or []
+    parts = batches(table, {**_types(table, loaded), **dict.fromkeys(kept)})
+    with _progress("predicting") as count:
+        n_rows = write_batches(out, (count(_predictions(loaded, part, kept, coverage)) for part in parts))
+    if json:
+        typer.echo(json_format.dumps({"rows": n_rows, "predictions": str(out)}))
+    else:
+        _say(f"wrote {n_rows:,} predictions to {out}.")
+
+
+@app.command()
+def evaluate(model: Model, table: Table, target: Target = None, json: Json = False) -> None:
+    """Score a model on a table that has the target, beside a linear model and a constant.
+
+    swsgp evaluate price.swsgp test.parquet --json
+    """
+    from swsgp.estimators.loading import load
+
+    loaded = load(model)
+    with _progress("evaluating") as count:
+        scores = loaded.evaluate_parts(map(count, _labelled_parts(table, loaded, target))).scores
+    if json:
+        typer.echo(json_format.dumps(_finite(scores)))
+        return
+    _print_scores(scores)
+
+
+@app.command()
+def inspect(model: Model, json: Json = False) -> None:
+    """Say what is in a model's file: columns, settings, training, versions."""
+    from swsgp.serialization import read_header
+
+    facts = _facts(model, read_header(model))
+    typer.echo(json_format.dumps(facts) if json else _as_lines(facts))
+
+
+@app.command()
+def report(
+    model: Model,
+    table: Table,
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    target: Target = None,
+    json: Json = False,
+) -> None:
+    """Write one page of HTML that shows how good a model is on a table that has the target.
+
+    swsgp report price.swsgp test.parquet --out report.html
+    """
+    import pyarrow as pa
+
+    from swsgp.estimators.loading import load
+    from swsgp.files import check_writable
+
+    check_writable(out)
+    loaded = load(model)
+    inputs, observed = zip(*_labelled_parts(table, loaded, target), strict=True)
+    loaded.report(pa.concat_tables(inputs), pa.concat_tables(observed), out, title=model.name)
+    if json:
+        typer.echo(json_format.dumps({"report": str(out)}))
+    else:
+        _say(f"wrote {out}.")
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+def _inputs_of(path: Path, target: str, include: list[str] | None, exclude: list[str] | None) -> list[str]:
+    """The names of the input columns."""
+    from swsgp.data.table_files import column_names
+
+    names = column_names(path)
+    for name in [target, *(include or []), *(exclude or [])]:
+        if name not in names:
+            raise DataError(f"{path} has no column '{name}'; it has {', '.join(names)}.")
+    left_out = {target, *(exclude or [])}
+    chosen = [name for name in (include or names) if name not in left_out]
+    if not chosen:
+        raise DataError("no input columns are left.")
+    return chosen
+
+
+def _is_classification(task: str, observed: "pa.ChunkedArray") -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from swsgp.data.tables import is_text
+
+    if task not in ("auto", "regression", "classification"):
+        raise SettingError(f"task must be auto, regression or classification, got '{task}'.")
+    if task != "auto":
+        return task == "classification"
+    return is_text(observed.type) or pa.types.is_boolean(observed.type) or pc.count_distinct(observed).as_py() <= 2
+
+
+def _types(path: Path, model: "SWSGPBase") -> dict[str, Any]:
+    """The model's columns in a file, with the types that they had in training."""
+    import pyarrow as pa
+
+    from swsgp.data.table_files import column_names
+
+    encoding = model.fitted_.encoding
+    names = column_names(path)
+    absent = [f"'{name}'" for name in encoding.names if name not in names]
+    if absent:
+        raise DataError(f"{path} lacks {', '.join(absent)}, which the model was trained with.")
+    return {
+        name: pa.float64() if known is None else pa.string()
+        for name, known in zip(encoding.names, encoding.categories, strict=True)
+    }
+
+
+def _labelled_parts(path: Path, model: "SWSGPBase", target: str | None) -> Any:
+    """Inputs and target of a file, in parts."""
+    from swsgp.data.table_files import batches, column_names
+
+    name = target or model.fitted_.record.get("target")
+    if name is None or name not in column_names(path):
+        raise DataError(f"{path} has no column '{name}' to compare with; name the target with --target.")
+    for part in batches(path, _types(path, model) | {name: None}):
+        yield part.drop_columns([name]), part.select([name])
+
+
+def _predictions(model: "SWSGPBase", part: "pa.Table", kept: list[str], coverage: float) -> "pa.Table":
+    import pyarrow as pa
+
+    columns = {name: part[name] for name in kept}
+    inputs = part.select(list(model.fitted_.encoding.names))
+    if model.fitted_.labels is None:
+        mean, std = model.predict(inputs, return_std=True)
+        lower, upper = model.predict_interval(inputs, coverage)
+        results = {"mean": mean, "std": std, "lower": lower, "upper": upper}
+    else:
+        probabilities = model.predict_proba(inputs)
+        results = {"class": model.classes_[probabilities.argmax(axis=1)]}
+        results |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(model.classes_)}
+    clash = [name for name in results if name in columns]
+    if clash:
+        raise DataError(f"the column '{clash[0]}' cannot be kept: a prediction has that name.")
+    return pa.table(columns | {name: pa.array(values) for name, values in results.items()})
+
+
+# ------------------------------------------------------------------------------------------------------ printing
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[Any], Any]]:
+    """Counts the rows of tables that go through it: on a terminal for all to see, elsewhere silently."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    text = TextColumn("{task.description} · {task.completed:,.0f} rows")
+    with Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+
+        def count(part: Any) -> Any:
+            bar.advance(task, len(part[0] if isinstance(part, tuple) else part))
+            return part
+
+        yield count
+
+
+def _summary(model: "SWSGPBase", path: Path) -> dict[str, Any]:
+    record = model.fitted_.record
+    scores = [report[3] for report in record["history"] if report[3] is not None]
+    return {
+        "model": str(path),
+        "estimator": type(model).__name__,
+        "rows": record["rows"],
+        "columns": len(model.fitted_.encoding.names),
+        **{name: record["settings"][name] for name in record["chosen"]},
+        "steps": record["steps"],
+        "seconds": round(record["seconds"], 2),
+        "ended_by": record["ended_by"],
+        "held_out_log_score": max(scores, default=None),
+    }
+
+
+def _facts(path: Path, header: dict[str, Any]) -> dict[str, Any]:
+    """What people want to know of a file, without the model itself."""
+    if header.get("kind") != "model":
+        return {"file": str(path), "kind": header.get("kind"), "step": header.get("step"), **header["versions"]}
+    record = dict(header["record"])
+    del record["history"]
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "format": header["format"],
+        "estimator": header["estimator"],
+        **record,
+        "versions": header["versions"],
+    }
+
+
+def _as_lines(facts: dict[str, Any], indent: str = "") -> str:
+    """Names and values, one a line, for people."""
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}", _as_lines(value, indent + "  ")]
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            lines.append(f"{indent}{name:<{22 - len(indent)}} {'-' if shown is None else shown}")
+    return "\n".join(lines)
+
+
+def _print_scores(scores: dict[str, dict[str, float]]) -> None:
+    from rich.table import Table as Grid
+
+    grid = Grid("score")
+    for system in scores:
+        grid.add_column(system, justify="right")
+    for name in next(iter(scores.values())):
+        grid.add_row(name, *(f"{values[name]:.4g}" for values in scores.values()))
+    _console().print(grid)
+
+
+def _finite(scores: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
+    """JSON has no NaN."""
+    return {
+        system: {name: value if math.isfinite(value) else None for name, value in values.items()}
+        for system, values in scores.items()
+    }

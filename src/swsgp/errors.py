@@ -21,5 +21,13 @@ class NumericalError(SwsgpError, ArithmeticError):
     """A result is not finite, and neither more jitter nor smaller steps helped."""
 
 
+class ModelFileError(SwsgpError, ValueError):
+    """A file is not a model, is damaged, or comes from a newer version."""
+
+
+class DataWarning(UserWarning):
+    """The data hold something unexpected, and were used in a stated way."""
+
+
 class FitWarning(UserWarning):
     """Training met a difficulty and went on in a stated way."""

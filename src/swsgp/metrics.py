@@ -130,15 +130,20 @@ def entropy(rates: np.ndarray) -> float:
 
 
 def regression_scores(
-    y: np.ndarray, mean: np.ndarray, variance: np.ndarray, nll: float | None = None, level: float = 0.95
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    nll: float | None = None,
+    interval: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> dict[str, float]:
     """All regression scores of predictions N(mean, variance).
 
-    `nll` is the true one where the predictive density is not Gaussian. `nll_paper` is the same in the convention
-    of the paper's tables. `nll_constant` is that of the mean and variance of y itself, the score of knowing
-    nothing about the inputs.
+    `nll` and the 95% `interval` are the true ones where the predictive density is not Gaussian. `nll_paper` is the
+    NLL in the convention of the paper's tables. `nll_constant` is that of the mean and variance of y itself, the
+    score of knowing nothing about the inputs.
     """
-    reach = ndtri(0.5 + level / 2.0) * np.sqrt(variance)
+    reach = ndtri(0.975) * np.sqrt(variance)
+    lower, upper = (mean - reach, mean + reach) if interval is None else interval
     nll = gaussian_nll(y, mean, variance) if nll is None else nll
     spread = np.full(len(y), max(float(np.var(y)), _TINY))
     return {
@@ -148,8 +153,8 @@ def regression_scores(
         "nll": nll,
         "nll_paper": nll - PAPER_SHIFT,
         "crps": crps(y, mean, variance),
-        "coverage": coverage(y, mean - reach, mean + reach),
-        "width": width(mean - reach, mean + reach),
+        "coverage": coverage(y, lower, upper),
+        "width": width(lower, upper),
         "std_constant": float(np.std(y)),
         "nll_constant": gaussian_nll(y, np.full(len(y), np.mean(y)), spread),
     }

@@ -61,7 +61,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8,
+    "font.size": 9,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,
@@ -108,22 +108,21 @@ def _compact(text: str) -> str:
     """The inside of an SVG file and its closing tag, without what a page does not need."""
     inside = text[text.index(">", text.index("<svg")) + 1 :].strip()
     inside = re.sub(r"\n\s*", "\n", inside)
-    # Names of groups would clash between figures; strokes of markers stand in their definition too.
+    # Names of groups would clash between figures; markers without a fill have their style in their definition.
     inside = re.sub(r'<g id="[^"]*"', "<g", inside)
-    inside = re.sub(r'(<use [^>]*?) style="stroke[^"]*"', r"\1", inside)
+    inside = re.sub(r'(<use [^>]*?) style="(?![^"]*fill: #)[^"]*"', r"\1", inside)
     return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), inside)
 
 
 def training_curve(figure: Figure, steps: np.ndarray, values: np.ndarray, label: str) -> None:
-    """Values against steps; the lowest 5% may lie below the axis.
-
-    The first steps are often so low that nothing could be read from the others.
-    """
+    """Values against steps."""
     axes = figure.subplots()
     axes.plot(steps, values, color=BLUE, linewidth=1.2)
     if len(values) <= 50:
         _dots(axes, steps, values, size=4.0)
-    axes.set(xlabel="step", ylabel=label, ylim=_padded(np.quantile(values, 0.05), values.max()))
+    # The first values are often so low that nothing could be read from the others: they may lie below the axis.
+    lowest = values[len(values) // 20 :].min()
+    axes.set(xlabel="step", ylabel=label, ylim=_padded(lowest, values.max()))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid(axis="y", color=RULE)
 
@@ -138,7 +137,7 @@ def observed_against_predicted(figure: Figure, observed: np.ndarray, mean: np.nd
 
 
 def residuals_against_predicted(figure: Figure, observed: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    """Observed minus predicted, with a band of ±2 std: its median in 20 parts of the rows, by their prediction."""
+    """Observed minus predicted, with lines at ±2 std: its median in 20 parts of the rows, by their prediction."""
     axes = figure.subplots()
     residual = observed - mean
     parts = np.array_split(np.argsort(mean), min(20, len(mean)))
@@ -146,10 +145,10 @@ def residuals_against_predicted(figure: Figure, observed: np.ndarray, mean: np.n
     band = np.array([2.0 * np.median(std[part]) for part in parts])
     across = _window(mean)
     _cloud(axes, mean, residual, across, _window(np.concatenate([residual, band, -band])))
-    axes.axhline(0.0, color=ORANGE, linewidth=1.2)
     x, reach = np.concatenate([across[:1], centre, across[1:]]), np.concatenate([band[:1], band, band[-1:]])
-    shown = np.isfinite(x) & np.isfinite(reach)
-    axes.fill_between(x[shown], -reach[shown], reach[shown], color=ORANGE, alpha=0.15, linewidth=0, zorder=0)
+    known = np.isfinite(reach)
+    axes.plot(x[known], reach[known], x[known], -reach[known], color=ORANGE, linewidth=1.2)
+    axes.axhline(0.0, color=ORANGE, linewidth=0.8)
     axes.set(xlabel="predicted", ylabel="observed − predicted")
 
 
@@ -164,9 +163,8 @@ def coverage_against_level(figure: Figure, position: np.ndarray) -> None:
     share = np.array([np.mean(np.abs(2.0 * position - 1.0) <= level) for level in levels])
     grid = np.linspace(0.0, 1.0, 101)
     chance = _chance(grid, len(position))
-    axes.fill_between(
-        grid, np.maximum(grid - chance, 0), np.minimum(grid + chance, 1), color=GREY, alpha=0.25, linewidth=0
-    )
+    lower, upper = np.maximum(grid - chance, 0.0), np.minimum(grid + chance, 1.0)
+    axes.fill_between(grid, lower, upper, color=GREY, alpha=0.25, linewidth=0)
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
     axes.plot(levels, share, color=BLUE, linewidth=1.2)
     _dots(axes, levels, share, size=4.0)
@@ -179,9 +177,9 @@ def position_histogram(figure: Figure, position: np.ndarray) -> None:
     axes = figure.subplots()
     n_bins = 20
     counts, edges = np.histogram(position, bins=n_bins, range=(0.0, 1.0))
-    chance = n_bins * float(_chance(np.array(1.0 / n_bins), len(position)))
+    chance = n_bins * _chance(np.full(len(edges), 1.0 / n_bins), len(position))
     axes.stairs(counts * n_bins / len(position), edges, fill=True, color=BLUE, alpha=0.7)
-    axes.axhspan(max(1.0 - chance, 0.0), 1.0 + chance, color=GREY, alpha=0.25, linewidth=0)
+    axes.fill_between(edges, np.maximum(1.0 - chance, 0.0), 1.0 + chance, color=GREY, alpha=0.25, linewidth=0)
     axes.axhline(1.0, color=GREY, linewidth=0.8)
     axes.set(xlabel="position in the predictive distribution", ylabel="rows, relative to flat", xlim=(0, 1))
 
@@ -193,15 +191,12 @@ def reliability(figure: Figure, right: np.ndarray, confidence: np.ndarray) -> No
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     counts = np.bincount(bins, minlength=n_bins)
     used = counts > 0
-    accuracy = np.bincount(bins, weights=right, minlength=n_bins)[used] / counts[used]
-    mean_confidence = np.bincount(bins, weights=confidence, minlength=n_bins)[used] / counts[used]
+    y = np.bincount(bins, weights=right, minlength=n_bins)[used] / counts[used]
+    x = np.bincount(bins, weights=confidence, minlength=n_bins)[used] / counts[used]
+    chance = _chance(x, counts[used])
     upper.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-    chance = _chance(mean_confidence, counts[used])
-    upper.vlines(
-        mean_confidence, mean_confidence - chance, mean_confidence + chance, color=GREY, alpha=0.4, linewidth=4
-    )
-    upper.plot(mean_confidence, accuracy, color=BLUE, linewidth=1.2)
-    _dots(upper, mean_confidence, accuracy, size=5.0)
+    upper.vlines(x, x - chance, x + chance, color=GREY, alpha=0.4, linewidth=4)
+    _dots(upper, x, y, size=5.0)
     lower.stairs(counts, np.linspace(0.0, 1.0, n_bins + 1), fill=True, color=BLUE, alpha=0.7)
     upper.set(ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
     lower.set(xlabel="probability of the predicted class", ylabel="rows")
@@ -219,7 +214,7 @@ def roc(figure: Figure, curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
         # At most 400 of what may be a million corners, evenly along the curve.
         corners = np.unique(np.searchsorted(false + true, np.linspace(0.0, 2.0, 400)).clip(max=len(true) - 1))
         axes.plot(false[corners], true[corners], color=colour, linestyle=line, linewidth=1.2, label=text)
-    axes.legend(loc="lower right", fontsize=7)
+    axes.legend(loc="lower right", fontsize=8)
     axes.set(xlabel="share of other rows also found", ylabel="share of the class's rows found")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     _percent(axes)
@@ -238,9 +233,9 @@ def probability_histogram(figure: Figure, groups: Mapping[str, np.ndarray], of: 
     axes = figure.subplots()
     for (name, probabilities), colour in zip(groups.items(), (GREY, BLUE), strict=True):
         counts, edges = np.histogram(probabilities, bins=20, range=(0.0, 1.0))
-        text = f"{_short(name)}, {len(probabilities):,} rows"
+        text = f"{_short(name)} ({len(probabilities):,})"
         axes.stairs(counts / max(len(probabilities), 1), edges, fill=True, color=colour, alpha=0.6, label=text)
-    axes.legend(loc="upper center", fontsize=7)
+    axes.legend(loc="upper center", fontsize=8)
     axes.set(xlabel=f"probability of {_short(of)}", ylabel="share of the class's rows", xlim=(0, 1))
     _percent(axes)
 
@@ -258,19 +253,18 @@ def _cloud(
     axes.set(xlim=x_window, ylim=y_window)
     n_hidden = len(x) - int(inside.sum())
     if n_hidden:
-        axes.set_title(f"{n_hidden:,} {'row' if n_hidden == 1 else 'rows'} outside", loc="right", fontsize=7)
+        axes.set_title(f"rows outside: {n_hidden:,}", loc="right", fontsize=8)
 
 
 def _dots(axes: Axes, x: np.ndarray, y: np.ndarray, size: float, alpha: float = 1.0) -> None:
     # Short strokes with round ends: SVG has the stroke of a marker once, but repeats a fill with every point.
-    marker = MarkerStyle("_", capstyle="round")
-    colours = {"markeredgecolor": BLUE, "markerfacecolor": "none", "alpha": alpha}
-    axes.plot(x, y, linestyle="", marker=marker, markersize=0.1, markeredgewidth=size, **colours)
+    line = axes.plot(x, y, linestyle="", marker=MarkerStyle("_", capstyle="round"), alpha=alpha)[0]
+    line.set(markersize=0.1, markeredgewidth=size, markeredgecolor=BLUE, markerfacecolor="none")
 
 
 def _window(values: np.ndarray) -> tuple[float, float]:
     """An interval that has almost all finite values, but does not stretch to far outliers."""
-    known = values[np.isfinite(values)]
+    known = values[np.isfinite(values)].astype(float)
     if len(known) == 0:
         return 0.0, 1.0
     low, high = np.quantile(known, (0.001, 0.999))
@@ -293,4 +287,5 @@ def _percent(axes: Axes) -> None:
 
 
 def _short(name: str) -> str:
+    name = " ".join(name.split())
     return name if len(name) <= 24 else name[:23] + "…"

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
 from swsgp import __version__
+from swsgp.data.tables import as_arrow
 from swsgp.evaluation import LINEAR, MODEL, ClassEvaluation, Evaluation, RegressionEvaluation
+from swsgp.fitted import Fitted
 from swsgp.plots import (
-    BLUE,
-    GREY,
-    INK,
     MOST_CURVES,
     MOST_POINTS,
-    RULE,
     coverage_against_level,
     observed_against_predicted,
     position_histogram,
@@ -26,6 +27,7 @@ from swsgp.plots import (
     training_curve,
 )
 
+_STYLE = resources.files("swsgp").joinpath("report.css").read_text(encoding="utf-8")
 MOST_ROWS = 10  # in the table of surprising rows
 MOST_COLUMNS = 8  # beside them
 MOST_RELEVANCES = 20
@@ -47,6 +49,63 @@ class Facts:
     relevance: dict[str, float]
     columns: tuple[str, ...]
     surprising: list[tuple[int, list[str]]]
+
+
+def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
+    """What a trained model says of itself, and the rows of the user's table X that surprised it most."""
+    record, names = fitted.record, fitted.encoding.names
+    settings = record["settings"]
+    model = fitted.model
+    n_inducing, n_columns = model.inducing.shape
+    sections = {
+        "Model": {
+            "kernel": settings["kernel"],
+            "likelihood": type(model.likelihood).__name__,
+            "inducing points": f"{n_inducing:,}",
+            "active for a row": str(model.active_prediction),
+            "form of S": settings["covariance"],
+            "KL scale": f"{settings['kl_scale']:g}",
+            "precision of training": settings["precision"],
+            "chosen by the data": ", ".join(record["chosen"]) or "nothing",
+        },
+        "Training data": {
+            "rows": f"{record['rows']:,}",
+            "rows held out": f"{settings['n_held_out']:,}",
+            "target": record["target"] or "not named",
+            "input columns": f"{len(names):,}",
+            "columns of numbers": f"{n_columns:,}",
+            "missing values": settings["missing"],
+        },
+        "Sizes and timings": {
+            "training": _duration(record["seconds"]),
+            "steps": f"{record['steps']:,}, ended by {record['ended_by']}",
+            "learning rate": f"{settings['learning_rate']:g}",
+            "rows of a mini-batch": f"{settings['batch_size']:,}",
+            "seed": str(settings["seed"]),
+        },
+        "Versions": {name: version(name) for name in ("swsgp", "jax", "numpy", "scikit-learn", "pyarrow")},
+    }
+    order = np.argsort(evaluation.log_density)[:MOST_ROWS]
+    return Facts(
+        title=title,
+        sections=sections,
+        history=[tuple(report) for report in record["history"]],
+        relevance=record["relevance"],
+        columns=names,
+        surprising=[(int(row), values) for row, values in zip(order, _values(X, names, order), strict=True)],
+    )
+
+
+def _values(X: Any, names: tuple[str, ...], rows: np.ndarray) -> list[list[str]]:
+    """The user's own values in some rows, as text."""
+    table = as_arrow(X)
+    if table is None:
+        return [[f"{value:.6g}" for value in row] for row in np.asarray(X, dtype=np.float64)[rows]]
+    columns = [table[name].take(rows).to_pylist() for name in names]
+    return [
+        [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def page(evaluation: Evaluation, facts: Facts) -> str:
@@ -123,8 +182,8 @@ def _scores(evaluation: Evaluation) -> str:
         summary, rows = _regression_summary(evaluation), [_score_row(s, evaluation.scores) for s in _REGRESSION_SCORES]
     else:
         summary, rows = _class_summary(evaluation), [_score_row(s, evaluation.scores) for s in _CLASS_SCORES]
-    table = _table(["Score", *(escape(system) for system in evaluation.scores)], rows, "scores")
-    return f'<p class="summary">{summary}</p>\n{table}\n<p class="note">The best of each line is bold.</p>'
+    table = _table(["Score", *map(_clipped, evaluation.scores)], rows, "scores")
+    return f'<p class="summary">{summary}</p>\n{table}\n{_note("The best of each line is bold.")}'
 
 
 def _score_row(score: _Score, systems: dict[str, dict[str, float]]) -> list[str]:
@@ -189,15 +248,13 @@ def _training(history: list[tuple[int, float, float, float | None]]) -> str:
 
 def _regression(evaluation: RegressionEvaluation) -> str:
     known = np.isfinite(evaluation.observed) & np.isfinite(evaluation.mean)
-    observed, mean, std = (
-        values[known].astype(float) for values in (evaluation.observed, evaluation.mean, evaluation.std)
-    )
+    observed, mean, std = (values[known] for values in (evaluation.observed, evaluation.mean, evaluation.std))
     position = evaluation.position[np.isfinite(evaluation.position)]
     figures = []
     if len(observed):
         dots = "Each dot is a test row" if len(observed) <= MOST_POINTS else "Darker cells have more test rows"
         agree = f"{dots}; on the line, both agree."
-        band = "The band is ±2 predicted standard deviations; about 19 in 20 rows should lie in it."
+        band = "The lines are ±2 predicted standard deviations; about 19 in 20 rows should lie between."
         figures += [
             _figure("observed", "Observed against predicted", agree, observed_against_predicted, observed, mean),
             _figure("residuals", "Residuals", band, residuals_against_predicted, observed, mean, std),
@@ -241,8 +298,8 @@ def _curves(evaluation: ClassEvaluation) -> dict[str, tuple[np.ndarray, np.ndarr
 
 
 def _confusions(labels: tuple[str, ...], observed: np.ndarray, predicted: np.ndarray) -> str:
-    most = f"ROC curves are drawn for up to {MOST_CURVES} classes, this table for up to {MOST_CONFUSED}."
-    note = f'<p class="note">{most}</p>' if len(labels) > MOST_CURVES else ""
+    most = f"ROC curves are drawn for up to {MOST_CURVES} classes, true and predicted ones shown for {MOST_CONFUSED}"
+    note = _note(f"{most}; the AUC above is the mean over the classes.") if len(labels) > MOST_CURVES else ""
     if len(labels) > MOST_CONFUSED:
         return note
     counts = np.zeros((len(labels), len(labels)), dtype=int)
@@ -251,9 +308,10 @@ def _confusions(labels: tuple[str, ...], observed: np.ndarray, predicted: np.nda
         [_clipped(label), *(_shaded(n, n / max(sum(row), 1), is_right=c == d) for d, n in enumerate(row))]
         for c, (label, row) in enumerate(zip(labels, counts.tolist(), strict=True))
     ]
-    table = _table(["True class", *map(_clipped, labels)], rows, "confusions")
+    kind = "confusions" if len(labels) <= 6 else "confusions many"
+    table = _table(["True class", *map(_clipped, labels)], rows, kind)
     caption = "A line for each true class, a column for each predicted one."
-    return f"{note}<h3>True and predicted classes</h3>\n<p>{caption}</p>\n{table}"
+    return f"<h3>True and predicted classes</h3>\n{_note(caption)}\n{table}\n{note}"
 
 
 def _shaded(count: int, share: float, is_right: bool) -> str:
@@ -280,11 +338,10 @@ def _relevance(relevance: dict[str, float]) -> str:
     shown, rest = first[:MOST_RELEVANCES], first[MOST_RELEVANCES:]
     widest = shown[0][1] or 1.0
     rows = [[_clipped(name), _bar(share / widest), _share(share)] for name, share in shown]
-    more = (
-        f"{_count(len(rest), 'more column')} with {_share(sum(share for _, share in rest))} together. " if rest else ""
-    )
-    note = f'<p class="note">{more}Shares of all input columns; they sum to 100%.</p>'
-    return f"{_table(['Column', '', 'Share'], rows, 'bars')}\n{note}"
+    note = "Shares of all input columns; they sum to 100%."
+    if rest:
+        note += f" {_count(len(rest), 'more column')} with {_share(sum(share for _, share in rest))} together."
+    return f"{_table(['Column', '', 'Share'], rows, 'bars')}\n{_note(note)}"
 
 
 def _bar(share: float) -> str:
@@ -296,29 +353,30 @@ def _surprising(evaluation: Evaluation, facts: Facts) -> str:
         return "<p>There are none to show.</p>"
     by_relevance = sorted(range(len(facts.columns)), key=lambda c: -facts.relevance.get(facts.columns[c], 0.0))
     columns = sorted(by_relevance[:MOST_COLUMNS])
-    outcome = ["Std"] if isinstance(evaluation, RegressionEvaluation) else ["P(true)"]
-    heads = ["Row", *(_clipped(facts.columns[c]) for c in columns), "Observed", "Predicted", *outcome, "Log density"]
+    doubt = "Std" if isinstance(evaluation, RegressionEvaluation) else "P(true)"
+    heads = ["Row", *(_clipped(facts.columns[c]) for c in columns), "Observed", "Predicted", doubt, "Log density"]
     rows = [
         [str(row), *(_clipped(values[c]) for c in columns), *_outcome(evaluation, row)]
         for row, values in facts.surprising[:MOST_ROWS]
     ]
-    left_out = len(facts.columns) - len(columns)
     note = "Test rows whose observation the model held for least likely, counted from 0."
-    if left_out:
-        note += f" Of {len(facts.columns):,} input columns the {len(columns)} most relevant are shown."
+    if len(facts.columns) > len(columns):
+        which = f"{len(columns)} most relevant" if facts.relevance else f"first {len(columns)}"
+        note += f" Of {len(facts.columns):,} input columns the {which} are shown."
     if len(facts.surprising) > len(rows):
         note += f" {_count(len(facts.surprising) - len(rows), 'more row')} left out."
-    return f"<p>{note}</p>\n{_table(heads, rows, 'rows')}"
+    return f"{_note(note)}\n{_table(heads, rows, 'rows')}"
 
 
 def _outcome(evaluation: Evaluation, row: int) -> list[str]:
     """Observed, predicted, std or probability of the true class, and log density of one row."""
-    density = _number(evaluation.log_density[row])
+    density = _number(float(evaluation.log_density[row]))
     if isinstance(evaluation, RegressionEvaluation):
-        return [_number(values[row]) for values in (evaluation.observed, evaluation.mean, evaluation.std)] + [density]
+        numbers = (evaluation.observed, evaluation.mean, evaluation.std)
+        return [*(_number(float(values[row])) for values in numbers), density]
     true, probabilities = int(evaluation.observed[row]), evaluation.probabilities[row]
     labels = [_clipped(evaluation.labels[c]) for c in (true, int(probabilities.argmax()))]
-    return [*labels, _number(probabilities[true]), density]
+    return [*labels, _number(float(probabilities[true])), density]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
@@ -339,6 +397,10 @@ def _named_values(values: dict[str, str]) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in values.items()
     )
     return f'<table class="values">\n<tbody>\n{rows}\n</tbody>\n</table>'
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{text}</p>'
 
 
 def _section(heading: str, content: str) -> str:
@@ -385,64 +447,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-_FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-_STYLE = f"""
-* {{ box-sizing: border-box; }}
-body {{ max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem; background: #fff; color: {INK};
-  font: 1rem/1.5 {_FONTS};
-  overflow-wrap: anywhere; -webkit-text-size-adjust: 100%; }}
-h1 {{ margin: 0; font-size: 1.75rem; line-height: 1.2; }}
-h2 {{ margin: 2.5rem 0 .75rem; padding-bottom: .25rem; border-bottom: 1px solid {RULE}; font-size: 1.25rem; }}
-h3 {{ margin: 0; font-size: 1rem; }}
-p {{ margin: .25rem 0 .75rem; max-width: 46rem; }}
-header p, figcaption p, small, .note, footer {{ color: #4a5568; }}
-figcaption p, .note, footer {{ font-size: .875rem; }}
-.summary {{ font-size: 1.125rem; }}
-footer {{ margin-top: 2.5rem; }}
-
-.figures {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 2rem; }}
-figure {{ display: flex; flex-direction: column; justify-content: space-between; min-width: 0; margin: 0; }}
-svg {{ display: block; width: 100%; height: auto; }}
-svg text {{ font-family: {_FONTS} !important; }}
-
-.scroll {{ overflow-x: auto; }}
-table {{ width: 100%; border-collapse: collapse; font-size: .9375rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .35rem .5rem; border-bottom: 1px solid {RULE}; vertical-align: baseline; }}
-th {{ font-weight: 600; text-align: left; }}
-td, th[scope=col]:not(:first-child) {{ text-align: right; white-space: nowrap; overflow-wrap: normal; }}
-thead th {{ border-bottom-color: {GREY}; vertical-align: bottom; }}
-small {{ display: block; font-size: .8125rem; font-weight: 400; }}
-.clip {{ display: inline-block; max-width: 9rem; overflow: hidden; vertical-align: bottom; text-overflow: ellipsis;
-  white-space: nowrap; }}
-
-.scores {{ max-width: 46rem; }}
-.rows {{ font-size: .8125rem; }}
-.rows .clip {{ max-width: 6.5rem; }}
-.rows th[scope=row] {{ font-weight: 400; }}
-.bars {{ max-width: 46rem; }}
-.bars th[scope=row] {{ width: 12rem; font-weight: 400; }}
-.bars td:last-child {{ width: 5rem; }}
-.bars .clip {{ max-width: 12rem; }}
-.bar {{ height: .75rem; min-width: 1px; background: {BLUE}; }}
-.confusions {{ width: auto; }}
-.confusions td {{ padding: 0; }}
-.confusions td span {{ display: block; padding: .35rem .5rem; }}
-.confusions .clip {{ max-width: 6rem; }}
-.facts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); column-gap: 2rem; }}
-.facts section {{ min-width: 0; }}
-.values th {{ width: 45%; font-weight: 400; color: #4a5568; }}
-.values td {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
-
-@page {{ size: A4; margin: 15mm; }}
-@media print {{
-  body {{ max-width: none; padding: 0; font-size: 10pt; print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
-  .figures, .facts {{ grid-template-columns: 1fr 1fr; gap: 1.25rem; }}
-  .scroll {{ overflow: visible; }}
-  .rows td, .rows th {{ padding: .25rem .2rem; }}
-  .rows .clip {{ max-width: 3.5rem; }}
-  figure, tr {{ break-inside: avoid; }}
-  h2, h3, figcaption {{ break-after: avoid; }}
-}}
-"""

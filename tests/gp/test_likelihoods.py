@@ -207,7 +207,7 @@ def test_settings_out_of_range_are_refused():
 CONDITIONAL_CDF = {
     "gaussian": (Gaussian(0.3), lambda y, f: stats.norm.cdf(y, f, np.sqrt(0.3)), 1e-6),
     "student-t": (StudentT(0.5, 4.0), lambda y, f: stats.t.cdf(y, 4.0, f, 0.5), 1e-6),
-    "poisson": (Poisson(), lambda y, f: stats.poisson.cdf(y, np.exp(f)), 3e-4),
+    "poisson": (Poisson(), lambda y, f: stats.poisson.cdf(y, np.exp(f)), 1e-4),
 }
 
 

@@ -204,5 +204,9 @@ def test_quantiles_and_positions_undo_each_other(float64, rng):
     levels = np.array([0.05, 0.5, 0.9])
     quantiles = predictor.quantiles(x, levels)
     for j, level in enumerate(levels):
-        np.testing.assert_allclose(predictor.position(x, quantiles[:, j]), level, rtol=1e-6)
-    np.testing.assert_allclose(quantiles[:, 1], predictor.moments(x)[0], rtol=1e-9)
+        mean, variance, lower, upper, position, log_density = predictor.assess_numbers(x, quantiles[:, j])
+        np.testing.assert_allclose(position, level, rtol=1e-6)
+        np.testing.assert_allclose(log_density, predictor.log_density(x, quantiles[:, j]), rtol=1e-9)
+    np.testing.assert_allclose([mean, variance], predictor.moments(x), rtol=1e-9)
+    np.testing.assert_allclose([lower, upper], predictor.quantiles(x, np.array([0.025, 0.975])).T, rtol=1e-9)
+    np.testing.assert_allclose(quantiles[:, 1], mean, rtol=1e-9)

@@ -36,6 +36,10 @@ class Scaling:
         scale = np.where(scale > 1e-12 * np.abs(centre), scale, 1.0)
         return cls(centre, scale)
 
+    def except_for(self, columns: np.ndarray) -> "Scaling":
+        """The same, but with these columns left as they are."""
+        return Scaling(np.where(columns, 0.0, self.centre), np.where(columns, 1.0, self.scale))
+
     def apply(self, values: np.ndarray) -> np.ndarray:
         return (values - self.centre) / self.scale
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -12,12 +13,14 @@ import numpy as np
 from swsgp.arrays import pair_for
 from swsgp.data.batches import RowStream
 from swsgp.errors import FitWarning, SettingError
+from swsgp.fit.checkpoints import Checkpoints, Snapshot, run_name
 from swsgp.fit.neighbours import NeighbourTable, next_refresh
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
 from swsgp.fit.step import ADAM, Outcome, State, all_finite, run_steps, split
 from swsgp.fit.stopping import Clock, HeldOut, Reason, Report, reason_to_stop
 from swsgp.gp.active import PerPoint
+from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
 from swsgp.shapes import Array, precision_scope
 
@@ -50,7 +53,10 @@ def train(
     settings: Settings | None = None,
     *,
     held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    n_data: int | None = None,
     callback: Callable[[Report], bool | None] | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
 ) -> Trained:
     """Maximise the bound of a model on scaled data by stochastic gradients.
 
@@ -62,8 +68,15 @@ def train(
         Training inputs (N, D) and observations (N,): numbers, counts, or classes from 0, as the likelihood takes.
     held_out
         Inputs and observations that decide which model is kept and, with `patience`, when to stop.
+    n_data
+        How many rows these stand for in the bound, if not for themselves alone.
     callback
         Called with a `Report` now and then; returning True ends the training.
+    checkpoint, resume
+        A file that takes the state of the run every 20 seconds and when Ctrl-C ends it, and whether to go on from
+        it, if it is there. A run that goes on reaches the model that it would have reached without a break.
+
+    Ctrl-C ends training with the model so far, and "interrupted" as the reason.
 
     Examples
     --------
@@ -91,8 +104,15 @@ def train(
         with jax.enable_x64(callers_setting):
             return callback(report) if callback is not None else None
 
+    checkpoints = None
+    if checkpoint is not None:
+        held_data = () if held is None else (held.x, held.y)
+        checkpoints = Checkpoints(Path(checkpoint), run_name(model, settings, x, y, *held_data))
     with precision_scope(model.precision):
-        return _Run(model, x, y, settings, held, report_to_caller).run()
+        run = _Run(model, x, y, settings, held, report_to_caller, checkpoints, n_data or len(x))
+        if resume and checkpoints is not None:
+            run.go_on(checkpoints)
+        return run.run()
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
@@ -123,31 +143,46 @@ class _Run:
         settings: Settings,
         held_out: HeldOut | None,
         callback: Callable[[Report], bool | None],
+        checkpoints: Checkpoints | None,
+        n_data: int,
     ):
-        self.settings, self.held_out, self.callback = settings, held_out, callback
+        self.settings, self.held_out, self.callback, self.checkpoints = settings, held_out, callback, checkpoints
         self.rows = RowStream(len(x), settings.batch_size, settings.seed)
         self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
-        self.x, self.y = jnp.asarray(_padded(x)), jnp.asarray(_padded(y))
-        learned, fixed = split(model, settings.learn_inducing)
+        self.x, self.y, self.n_data = jnp.asarray(_padded(x)), jnp.asarray(_padded(y)), n_data
+        learned, fixed = split(model, settings.learn_inducing, settings.learn_hyperparameters)
         self.now = _Anchor(0, State(learned, ADAM.init(learned)), fixed, 1.0)
         self.before = self.start = self.now
         self.table: NeighbourTable | None = None
         if isinstance(model.active, PerPoint) and not settings.learn_inducing:
             self.table = NeighbourTable(x, model.active.n_neighbors)
         self.neighbours: Array | None = None
+        self.metric: Covariance | None = None
         self.refresh_at = 0
         self.bad_step, self.n_retries, self.first_jitter = -1, 0, fixed.jitter
         self.warned = False
         self.history: list[Report] = []
+        self.clock = Clock()
+        self.snapshot = self._snapshot()
 
     @property
     def model(self) -> SparseGP:
         return eqx.combine(self.now.state.learned, self.now.fixed)
 
     def run(self) -> Trained:
-        clock = Clock()
+        reason: Reason
+        try:
+            reason = self._run()
+        except KeyboardInterrupt:
+            reason = "interrupted"
+            if self.checkpoints is not None:
+                self.checkpoints.save(self.snapshot)
+        return Trained(self._best_model(), tuple(self.history), reason, self.now.step, self.clock.seconds)
+
+    def _run(self) -> Reason:
+        clock, first_step = self.clock, self.now.step
         n_steps = 1  # The first dispatch compiles; the ones after it tell how long a step takes.
-        reason: Reason | None = None
+        reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
         with ProgressBar(self.settings.steps, self.settings.progress) as bar:
             while reason is None:
                 self._refresh_neighbours()
@@ -161,14 +196,52 @@ class _Run:
                 self.before, self.now = self.now, self._moved(outcome.state, self.now.step + n_steps)
                 mean_bound = float(outcome.bounds) / n_steps
                 per_step = (clock.seconds - started) / n_steps
-                n_steps = max(1, min(2 * n_steps, int(_CHUNK_SECONDS / per_step))) if self.now.step > 1 else 16
+                n_steps = (
+                    max(1, min(2 * n_steps, int(_CHUNK_SECONDS / per_step))) if self.now.step > first_step + 1 else 16
+                )
                 report = Report(self.now.step, clock.seconds, mean_bound, self._score())
                 self.history.append(report)
                 bar.update(report)
                 reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
+                self.snapshot = self._snapshot()
+                if self.checkpoints is not None:
+                    self.checkpoints.save_now_and_then(self.snapshot)
                 if self.callback(report):
                     reason = reason or "callback"
-        return Trained(self._best_model(), tuple(self.history), reason, self.now.step, clock.seconds)
+        return reason
+
+    def go_on(self, checkpoints: Checkpoints) -> None:
+        """Take up the run that the checkpoint is of, if there is one."""
+        saved = checkpoints.load(self.snapshot, self.model)
+        if saved is None:
+            return
+        fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, saved.jitter)
+        self.now = _Anchor(saved.step, saved.state, fixed, saved.rate_factor)
+        self.before = self.start = self.now
+        self.metric, self.refresh_at = saved.metric, saved.refresh_at
+        self.history, self.clock = list(saved.history), Clock(before=saved.seconds)
+        if self.held_out is not None:
+            self.held_out.best_score, self.held_out.n_worse = saved.best_score, saved.n_worse
+            self.held_out.best_model = saved.best_model
+        self.snapshot = saved
+        if self.table is not None and self.metric is not None and self.now.step < self.refresh_at:
+            self.neighbours = self._found_neighbours(self.table, self.metric)
+
+    def _snapshot(self) -> Snapshot:
+        held = self.held_out
+        return Snapshot(
+            step=self.now.step,
+            seconds=self.clock.seconds,
+            refresh_at=self.refresh_at,
+            rate_factor=self.now.rate_factor,
+            n_worse=0 if held is None else held.n_worse,
+            best_score=-np.inf if held is None else held.best_score,
+            state=self.now.state,
+            jitter=self.now.fixed.jitter,
+            metric=self.metric,
+            best_model=None if held is None else held.best_model,
+            history=tuple(self.history),
+        )
 
     def _moved(self, state: State, step: int) -> _Anchor:
         return _Anchor(step, state, self.now.fixed, self.now.rate_factor)
@@ -185,6 +258,10 @@ class _Run:
         if self.table is None or self.now.step < self.refresh_at:
             return
         self.refresh_at = next_refresh(self.now.step)
+        self.metric = self.model.metric
+        self.neighbours = self._found_neighbours(self.table, self.metric)
+
+    def _found_neighbours(self, table: NeighbourTable, metric: Covariance) -> Array:
         # A step that has to be taken back needs its neighbours, too.
         first = max(0, self.now.step - 1)
         n_steps = min(self.refresh_at, self.settings.steps) - first
@@ -195,7 +272,8 @@ class _Run:
             if n_steps < n_steps_of_epoch
             else np.arange(self.rows.n_rows, dtype=np.int32)
         )
-        self.neighbours = jnp.asarray(_padded(self.table.refresh(self.model, rows)))
+        inducing = np.asarray(self.now.fixed.inducing)
+        return jnp.asarray(_padded(table.refresh(metric, inducing, rows)))
 
     def _score(self) -> float | None:
         if self.held_out is None:
@@ -224,7 +302,7 @@ class _Run:
             jnp.asarray(batches),
             jnp.asarray(start.rate_factor * self.settings.rates(start.step, self.chunk), dtype),
             jnp.asarray(n_steps, jnp.int32),
-            jnp.asarray(self.rows.n_rows, dtype),
+            jnp.asarray(self.n_data, dtype),
             jnp.asarray(self.settings.kl_scale, dtype),
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from swsgp.gp.active import SearchInducing
-from swsgp.gp.model import SparseGP
+from swsgp.gp.covariances import Covariance
 
 # Lengthscales move little in the first steps, so the first refresh after the start is at this step.
 FIRST_REFRESH = 64
@@ -25,9 +25,9 @@ class NeighbourTable:
         self.table = np.zeros((len(x), n_neighbors), dtype=np.int32)
         self._x = x
 
-    def refresh(self, model: SparseGP, rows: np.ndarray) -> np.ndarray:
+    def refresh(self, metric: Covariance, inducing: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The table with these rows up to date; rows outside them may be out of date."""
         rows = np.unique(rows)
-        search = SearchInducing(model.metric, np.asarray(model.inducing))
+        search = SearchInducing(metric, inducing)
         self.table[rows] = search(self._x[rows], self.table.shape[1])
         return self.table

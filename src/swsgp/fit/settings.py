@@ -27,6 +27,8 @@ class Settings:
     learn_inducing
         Whether inducing inputs move. If they do, their neighbours are searched anew in every step; if not, when
         the step count passes a power of two, since the learned lengthscales change who is near.
+    learn_hyperparameters
+        Whether the covariance, the likelihood and the offset are learned, or q(u) alone.
     kl_scale
         κ in the bound; 1 is the paper's.
     time_budget
@@ -45,6 +47,7 @@ class Settings:
     learning_rate: float = 0.01
     schedule: str = "cosine"
     learn_inducing: bool = False
+    learn_hyperparameters: bool = True
     kl_scale: float = 1.0
     time_budget: float | None = None
     evaluate_every: int = 500

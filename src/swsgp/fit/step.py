@@ -30,9 +30,10 @@ class Outcome(NamedTuple):
     bounds: Scalar
 
 
-def split(model: SparseGP, learn_inducing: bool) -> tuple[SparseGP, SparseGP]:
+def split(model: SparseGP, learn_inducing: bool, learn_hyperparameters: bool = True) -> tuple[SparseGP, SparseGP]:
     """The part of a model that training changes, and the rest."""
-    learned = jax.tree.map(eqx.is_inexact_array, model)
+    learned = jax.tree.map(lambda leaf: learn_hyperparameters and eqx.is_inexact_array(leaf), model)
+    learned = eqx.tree_at(lambda m: m.variational, learned, jax.tree.map(eqx.is_inexact_array, model.variational))
     learned = eqx.tree_at(lambda m: m.jitter, learned, False)
     learned = eqx.tree_at(lambda m: m.inducing, learned, learn_inducing)
     if model.nearest_by is not None:
@@ -53,14 +54,14 @@ def run_steps(
     batches: Int[Array, "T B"],
     rates: Float[Array, " T"],
     n_steps: Int[Array, ""],
-    n_rows: Scalar,
+    n_data: Scalar,
     kl_scale: Scalar,
 ) -> Outcome:
     """The first `n_steps` of `batches`, one optimiser step each with its own learning rate.
 
-    A loop with a bound known only at run time, so that one compiled program serves every number of steps; rows
-    beyond `n_rows` are padding, so that it serves tables of about the same length, too. Neighbours come from a
-    table with a row for each data point, or are searched in every step without one.
+    A loop with a bound known only at run time, so that one compiled program serves every number of steps. The table
+    may end with rows that no batch names, so that it serves tables of about the same length, too. Neighbours come
+    from a table with a row for each data point, or are searched in every step without one.
     """
 
     def loss(learned: SparseGP, rows: Array) -> Array:
@@ -68,7 +69,7 @@ def run_steps(
         batch = x[rows]
         index = model.active_set(batch) if neighbours is None else neighbours[rows]
         # Divided by N, which Adam does not notice, so that the numbers stay near 1 in float32.
-        return -bound(model, batch, y[rows], index, n_rows, kl_scale) / n_rows
+        return -bound(model, batch, y[rows], index, n_data, kl_scale) / n_data
 
     def goes_on(carry: tuple[Array, Outcome]) -> Array:
         i, outcome = carry

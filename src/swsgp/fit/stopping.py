@@ -11,7 +11,7 @@ from swsgp.fit.settings import Settings
 from swsgp.gp.model import SparseGP
 from swsgp.gp.prediction import Predictor
 
-Reason = Literal["steps", "time", "patience", "callback", "not finite"]
+Reason = Literal["steps", "time", "patience", "callback", "not finite", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,15 @@ class HeldOut:
 
 @dataclass
 class Clock:
-    """Seconds since the start."""
+    """Seconds since the start, and those of the run that this one goes on from."""
+
+    before: float = 0.0
 
     start: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.start
+        return self.before + time.monotonic() - self.start
 
 
 def reason_to_stop(settings: Settings, step: int, seconds: float, held_out: HeldOut | None) -> Reason | None:

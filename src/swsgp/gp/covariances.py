@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from swsgp.arrays import log_parameter
 from swsgp.errors import SettingError
@@ -259,3 +260,24 @@ def check_columns(covariance: Covariance, n_columns: int) -> None:
                     f"{type(covariance).__name__} has a {name.removeprefix('log_')} of shape {parameter.shape}; "
                     f"give one number{f' or {n_columns}, one for each column' if name == may_be_vector else ''}."
                 )
+
+
+def sensitivity(covariance: Covariance, n_columns: int) -> np.ndarray:
+    """How fast functions of this covariance vary along each column: σ²/ℓ², or the variance of a linear slope."""
+    match covariance:
+        case Sum(first=first, second=second):
+            return sensitivity(first, n_columns) + sensitivity(second, n_columns)
+        case Product(first=first, second=second):
+            # d(fg) = g df + f dg, each factor at its prior size.
+            sizes = [float(np.mean(part.diagonal(jnp.ones((1, n_columns))))) for part in (first, second)]
+            return sensitivity(first, n_columns) * sizes[1] + sensitivity(second, n_columns) * sizes[0]
+        case Columns(base=base, columns=columns):
+            found = np.zeros(n_columns)
+            found[list(columns)] = sensitivity(base, len(columns))
+            return found
+        case _Stationary():
+            return np.broadcast_to(np.asarray(covariance.variance / covariance.lengthscale**2), (n_columns,))
+        case Linear():
+            return np.broadcast_to(np.exp(np.asarray(covariance.log_variance)), (n_columns,))
+        case _:
+            return np.zeros(n_columns)

@@ -1,6 +1,7 @@
 r"""The model: a frozen record of everything that training learns, and the paper's objective on it."""
 
 from numbers import Integral
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ from swsgp.gp.variational import Diagonal, Full, Variational
 from swsgp.ops.local import LocalTerms
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
+T = TypeVar("T")
 # Rounding makes the factor of a float32 matrix with H = 100 fail under about 1e-6 times its diagonal.
 JITTER = {"float32": 1e-5, "float64": 1e-8}
 
@@ -25,7 +27,8 @@ class SparseGP(eqx.Module):
     """A sparse (within sparse) variational GP.
 
     `active` says which inducing variables training uses, `active_prediction` which prediction uses; they differ
-    for SVGP-M-H alone. `nearest_by` is the covariance that defines "nearest", by default the model's own.
+    for SVGP-M-H alone. `nearest_by` is the covariance that defines "nearest", by default the model's own. `offset`
+    is the constant around which the latent functions vary, learned; None, as in the paper, for 0.
     """
 
     covariance: Covariance
@@ -34,6 +37,7 @@ class SparseGP(eqx.Module):
     variational: Variational
     jitter: Scalar
     nearest_by: Covariance | None
+    offset: Float[Array, " Q"] | None
     active: Active = eqx.field(static=True)
     active_prediction: Active = eqx.field(static=True)
 
@@ -56,16 +60,22 @@ class SparseGP(eqx.Module):
         return k_zz + self.jitter * scale * jnp.eye(len(z), dtype=k_zz.dtype)
 
     def group_terms(self, x: Float[Array, "R D"], index: Int[Array, " H"]) -> LocalTerms:
-        """q(f) and KL for points that share one active set."""
+        """q(f), without the offset, and KL for points that share one active set."""
         k_zx = self.covariance.matrix(self.inducing[index], x)
         return self.variational.terms(index, self.k_zz(index), k_zx, self.covariance.diagonal(x))
 
     def terms(self, x: Float[Array, "B D"], index: Int[Array, "..."]) -> LocalTerms:
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
         if index.ndim == 1:
-            return self.group_terms(x, index)
-        mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index)
-        return LocalTerms(mean[:, 0], variance[:, 0], jnp.mean(kl))
+            mean, variance, kl = self.group_terms(x, index)
+        else:
+            mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index)
+            mean, variance, kl = mean[:, 0], variance[:, 0], jnp.mean(kl)
+        return LocalTerms(self.around_offset(mean), variance, kl)
+
+    def around_offset(self, mean: Float[Array, "B Q"]) -> Float[Array, "B Q"]:
+        """Latent means with the constant added."""
+        return mean if self.offset is None else mean + self.offset
 
     def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
         """The active inducing variables of a training batch."""
@@ -91,6 +101,12 @@ def bound(
     return n_data * jnp.mean(log_prob) - kl_scale * terms.kl
 
 
+def with_precision(parts: T, precision: str) -> T:
+    """A model, or parts of one, with every number in this precision."""
+    with precision_scope(precision):
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, precision) if eqx.is_inexact_array(leaf) else leaf, parts)
+
+
 def create(
     x: np.ndarray,
     covariance: Covariance,
@@ -102,6 +118,7 @@ def create(
     placement: str | np.ndarray = "kmeans",
     active_prediction: Active | None = None,
     nearest_by: Covariance | None = None,
+    offset: np.ndarray | None = None,
     precision: str = "float32",
     jitter: float | None = None,
     seed: int = 0,
@@ -117,6 +134,8 @@ def create(
         "diag" or "full" S. A full one has M²/2 numbers for each latent function.
     placement
         "kmeans", "subset", or an (M, D) array of inducing inputs.
+    offset
+        Where the constant of each latent function starts, to be learned; without one it is 0 and stays so.
     jitter
         What is added to the diagonal of every K, relative to its mean; by default 1e-5 in float32, 1e-8 in float64.
 
@@ -146,12 +165,9 @@ def create(
     for metric in (covariance, nearest_by):
         if metric is not None:
             check_columns(metric, z.shape[1])
+    covariance, likelihood, nearest_by = with_precision((covariance, likelihood, nearest_by), precision)
     with precision_scope(precision):
         dtype = jnp.dtype(precision)
-        covariance, likelihood, nearest_by = jax.tree.map(
-            lambda leaf: jnp.asarray(leaf, dtype) if eqx.is_inexact_array(leaf) else leaf,
-            (covariance, likelihood, nearest_by),
-        )
         inducing = jnp.asarray(z, dtype)
         # Small beside the prior: a wide q(u) at the start costs more of the bound than a narrow one.
         std = 0.1 * float(jnp.sqrt(jnp.mean(covariance.diagonal(inducing)) + 1e-12))
@@ -164,6 +180,7 @@ def create(
             variational,
             jnp.asarray(jitter, dtype),
             nearest_by,
+            None if offset is None else jnp.broadcast_to(jnp.asarray(offset, dtype), (likelihood.n_latent,)),
             active,
             active_prediction,
         )

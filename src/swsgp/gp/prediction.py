@@ -4,6 +4,7 @@ Inputs and results are NumPy arrays in the units that the model was trained in.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -28,6 +29,8 @@ _MAX_ROWS = 8192
 Finish = Callable[..., tuple[Array, ...]]
 # A union is made of this many points at a time where only marginals are asked for.
 _UNION_ROWS = 64
+# Points of a joint covariance, whose matrices are dense.
+_MAX_JOINT = 8192
 # Where a factor fails, prediction tries again with ten times the jitter, at most this often.
 _MAX_RETRIES = 4
 
@@ -60,16 +63,18 @@ class Predictor:
         mean, variance = self._over_chunks(_moments, x)
         return mean, variance
 
+    @property
+    def noise(self) -> float:
+        """Variance of a new observation where the latent function is known to be 0."""
+        likelihood = self._check_regression()
+        with precision_scope(self._precision):
+            return float(likelihood.moments(jnp.zeros(1), jnp.zeros(1))[1])
+
     def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Quantiles of a new observation at each point, (len(x), len(levels)), for levels between 0 and 1."""
         self._check_regression()
         columns = [self._over_chunks(_quantile, x, np.full(len(x), level))[0] for level in levels]
         return np.stack(columns, axis=1)
-
-    def position(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Where each observation lies in its predictive distribution, from 0 to 1."""
-        self._check_regression()
-        return self._of_observations(_position, x, y)
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Probability of each class at each point, (len(x), C)."""
@@ -80,34 +85,60 @@ class Predictor:
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Log predictive density of each observation."""
-        return self._of_observations(_log_density, x, y)
+        return self._of_observations(_log_density, x, y)[0]
+
+    def assess_numbers(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """All about observations at once: mean, variance, ends of 95% intervals, position, log density.
+
+        The position is where each observation lies in its predictive distribution, from 0 to 1.
+        """
+        self._check_regression()
+        return self._of_observations(_assess_numbers, x, y)
+
+    def assess_classes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """All about classes at once: their probabilities, and the log-probability of the true one."""
+        return self._of_observations(_assess_classes, x, y)
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (len(x), Q) and covariance (Q, len(x), len(x)) of q(f) over all points together."""
-        active = self._active
-        if isinstance(active, PerPoint):
-            raise SettingError(
-                "points with active sets of their own have no joint covariance; predict with Union or All active."
-            )
+        """Mean (len(x), Q) and covariance (Q, len(x), len(x)) of q(f) over all points together.
+
+        Points with active sets of their own have no joint covariance by themselves. For `PerPoint` the correlations
+        are those of the union of the sets, as in SWSGP-U, and mean and variances those of each point's own set.
+        """
+        if isinstance(self._active, PerPoint):
+            mean, variance = self.latent(x)
+            _, cov = self._joint(x)
+            scale = np.sqrt(variance.T / np.maximum(np.diagonal(cov, axis1=1, axis2=2), 1e-30))
+            return mean, cov * scale[:, :, None] * scale[:, None, :]
+        return self._joint(x)
+
+    def _joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x = inputs_for(x, self._z.shape[1], self._precision)
+        if len(x) > _MAX_JOINT:
+            raise SettingError(f"a joint covariance takes at most {_MAX_JOINT} points, got {len(x)}; ask in parts.")
         with precision_scope(self._precision):
-            x = inputs_for(x, self._z.shape[1], self._precision)
-            if isinstance(active, All):
-                index, present = jnp.arange(len(self._z)), jnp.ones(len(self._z), dtype=bool)
+            if isinstance(self._active, All):
+                index, present = np.arange(len(self._z)), np.ones(len(self._z), dtype=bool)
             else:
-                index, present = self._union(x, active.n_neighbors)
-            mean, cov = self._retried(lambda model: _joint(model, self._factor, jnp.asarray(x), index, present))
-            return mean, cov
+                index, present = self._union(x, self._active.n_neighbors)
+            if len(index) > 2 * _MAX_JOINT:
+                raise SettingError(f"these points have {len(index)} active inducing points together; ask for fewer.")
+            padded = _padded(x)
+            mean, cov = self._retried(lambda model: _joint(model, self._factor, padded, index, present))
+            return mean[: len(x)], cov[:, : len(x), : len(x)]
 
     # ---------------------------------------------------------------------------------------------------------
 
-    def _check_regression(self) -> None:
-        if not isinstance(self.model.likelihood, Regression):
-            raise SettingError(f"{type(self.model.likelihood).__name__} predicts classes; ask for probabilities.")
+    def _check_regression(self) -> Regression:
+        likelihood = self.model.likelihood
+        if not isinstance(likelihood, Regression):
+            raise SettingError(f"{type(likelihood).__name__} predicts classes; ask for probabilities.")
+        return likelihood
 
-    def _of_observations(self, finish: Finish, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _of_observations(self, finish: Finish, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         x, y = pair_for(x, y, self._z.shape[1], self._precision)
         self.model.likelihood.check(y)
-        return self._over_chunks(finish, x, y)[0]
+        return self._over_chunks(finish, x, y)
 
     def _over_chunks(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
         """What `finish` makes of the latent moments, and of the columns beside the inputs, for all rows."""
@@ -135,27 +166,25 @@ class Predictor:
         most = 1 << (min(max(most, 1), _MAX_ROWS).bit_length() - 1)
         for start in range(0, len(columns[0]), most):
             chunk = [column[start : start + most] for column in columns]
-            n_rows = len(chunk[0])
-            size = 1 << (n_rows - 1).bit_length()
-            yield n_rows, tuple(np.concatenate([column, column[-1:].repeat(size - n_rows, 0)]) for column in chunk)
+            yield len(chunk[0]), tuple(_padded(column) for column in chunk)
 
     def _chunk(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
         match self._active:
             case PerPoint(n_neighbors):
-                index = self._search(x, n_neighbors)
-                return self._retried(lambda model: _per_point(model, x, index, others, finish=finish))
+                own = self._search(x, n_neighbors)
+                return self._retried(lambda model: _per_point(model, x, own, others, finish=finish))
             case Union(n_neighbors=n_neighbors):
                 index, present = self._union(x, n_neighbors)
                 return self._retried(lambda model: _with_union(model, x, index, present, others, finish=finish))
             case All():
                 return self._retried(lambda model: _with_all(model, self._factor, x, others, finish=finish))
 
-    def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[Array, Array]:
+    def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         """The union of the points' nearest, padded to a power of two, and which of it is really there."""
         index = np.unique(self._search(x, n_neighbors))
         size = 1 << (len(index) - 1).bit_length()
         present = np.arange(size) < len(index)
-        return jnp.asarray(np.pad(index, (0, size - len(index)))), jnp.asarray(present)
+        return np.pad(index, (0, size - len(index))), present
 
     def _retried(self, compute: Callable[[SparseGP], tuple[Array, tuple[Array, ...]]]) -> tuple[np.ndarray, ...]:
         """The results for the model as it is; those that came from no finite number, with more and more jitter.
@@ -181,6 +210,12 @@ class Predictor:
         )
 
 
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Rows up to a power of two of them; the last one is repeated."""
+    size = 1 << (len(rows) - 1).bit_length()
+    return np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
+
+
 def _on_host(outcome: tuple[Array, tuple[Array, ...]]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     sound, results = outcome
     return np.asarray(sound), tuple(np.asarray(result) for result in results)
@@ -202,10 +237,6 @@ def _quantile(likelihood: Regression, mean: Array, variance: Array, level: Array
     return (likelihood.quantile(level, mean, variance),)
 
 
-def _position(likelihood: Regression, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
-    return (likelihood.position(y, mean, variance),)
-
-
 def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> tuple[Array, ...]:
     return (likelihood.probabilities(mean, variance),)
 
@@ -214,9 +245,20 @@ def _log_density(likelihood: Likelihood, mean: Array, variance: Array, y: Array)
     return (likelihood.log_predictive(y, mean, variance),)
 
 
+def _assess_numbers(likelihood: Regression, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
+    ends = (likelihood.quantile(jnp.asarray(level, mean.dtype), mean, variance) for level in (0.025, 0.975))
+    position = likelihood.position(y, mean, variance)
+    return *likelihood.moments(mean, variance), *ends, position, likelihood.log_predictive(y, mean, variance)
+
+
+def _assess_classes(likelihood: Classification, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
+    return likelihood.probabilities(mean, variance), likelihood.log_predictive(y, mean, variance)
+
+
 # ----------------------------------------------------------------------------------------- one program for a chunk
 
 
+@partial(jit, constant="finish")
 def _per_point(
     model: SparseGP, x: Array, index: Array, others: tuple[Array, ...], finish: Finish
 ) -> tuple[Array, tuple[Array, ...]]:
@@ -227,6 +269,7 @@ def _per_point(
     return _finished(model, mean[:, 0], variance[:, 0], others, finish)
 
 
+@partial(jit, constant="finish")
 def _with_all(
     model: SparseGP, factor: Array, x: Array, others: tuple[Array, ...], finish: Finish
 ) -> tuple[Array, tuple[Array, ...]]:
@@ -234,14 +277,12 @@ def _with_all(
     return _finished(model, mean, variance, others, finish)
 
 
+@partial(jit, constant="finish")
 def _with_union(
     model: SparseGP, x: Array, index: Array, present: Array, others: tuple[Array, ...], finish: Finish
 ) -> tuple[Array, tuple[Array, ...]]:
     mean, variance = _conditional(model, _masked_factor(model, index, present), x, index, present)
     return _finished(model, mean, variance, others, finish)
-
-
-_per_point, _with_all, _with_union = (jit(f, constant="finish") for f in (_per_point, _with_all, _with_union))
 
 
 def _finished(
@@ -267,7 +308,7 @@ def _joint(
     mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
     k_xx = model.covariance.matrix(x, x)
     cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
-    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
+    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
 
 
 def _conditional(
@@ -276,7 +317,8 @@ def _conditional(
     k_zx = model.covariance.matrix(model.inducing[index], x)
     if present is not None:
         k_zx = jnp.where(present[:, None], k_zx, 0.0)
-    return model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
+    mean, variance = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
+    return model.around_offset(mean), variance
 
 
 def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:

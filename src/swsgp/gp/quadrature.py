@@ -90,14 +90,14 @@ def log_gamma_mixture(log_function: Callable[[Array], Array], shape: float, log_
 
 
 def log_gamma_exceeds(shape: Scalar, mean: Scalar, variance: Scalar) -> Scalar:
-    r"""$P(\log G > g)$ for $G \sim$ Gamma(shape, 1) and $g \sim N(\text{mean}, \text{variance})$, for a shape from 1 on.
+    r"""$P(\log G > g)$ for $G \sim$ Gamma(shape, 1), with a shape from 1 on, and $g \sim N(\mu, v)$.
 
-    The density of log G in 256 cells. Within a cell it counts as flat, and $P(g < t)$ is averaged exactly, so the
+    The density of log G in 512 cells. Within a cell it counts as flat, and $P(g < t)$ is averaged exactly, so the
     sum holds for a g that is much wider than log G, much narrower, or a point.
     """
     # log G − log shape has standard deviation about 1/√shape, and a left tail like e^(shape · offset).
     reach = 7.0 / jnp.sqrt(shape)
-    edges = jnp.linspace(-(reach + 16.0 / shape), reach, 257)
+    edges = jnp.linspace(-(reach + 16.0 / shape), reach, 513)
     middle = 0.5 * (edges[1:] + edges[:-1])
     # offset − (e^offset − 1), whose large parts cancel near 0.
     series = -(middle**2) * (0.5 + middle / 6.0 * (1.0 + middle / 4.0 * (1.0 + middle / 5.0)))

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import jax
 
@@ -16,11 +16,12 @@ _OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # flight (see `one_at_a_time`).
 _ONE_PROGRAM = threading.RLock()
 
-F = TypeVar("F", bound=Callable[..., Any])
 
+def jit(function: Callable[..., Any], constant: str | None = None) -> Callable[..., Any]:
+    """`function`, compiled for each new combination of shapes, and of values of the argument named `constant`.
 
-def jit(function: F, constant: str | None = None) -> F:
-    """`function`, compiled for each new combination of shapes, and of values of the argument named `constant`."""
+    Arrays may come from the host or the device.
+    """
     compiled = jax.jit(function, static_argnames=constant, compiler_options=_OPTIONS)
 
     @wraps(function)
@@ -29,7 +30,7 @@ def jit(function: F, constant: str | None = None) -> F:
         with _ONE_PROGRAM, jax.default_matmul_precision("highest"):
             return jax.block_until_ready(compiled(*args, **kwargs))
 
-    return cast(F, run)
+    return run
 
 
 def one_at_a_time(waits: Any, before: Any) -> Any:

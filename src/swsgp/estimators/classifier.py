@@ -1,0 +1,92 @@
+"""Classification for scikit-learn users."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from swsgp.data.tables import is_missing
+from swsgp.errors import DataError, SettingError
+from swsgp.estimators.base import SWSGPBase
+from swsgp.gp.likelihoods import Bernoulli, Likelihood, Softmax
+
+
+class SWSGPClassifier(ClassifierMixin, SWSGPBase):
+    """Gaussian process classification for large tables, with calibrated probabilities.
+
+    Labels may be of any type, two or many. Inputs are scaled inside, robustly.
+
+    Parameters
+    ----------
+    likelihood : str
+        "auto" ("probit" for two classes, "softmax" for more), or "logit" for two.
+    others
+        As for `SWSGPRegressor`.
+
+    Attributes
+    ----------
+    classes_ : array, the labels, in the order of the columns of `predict_proba`
+    fitted_ : the trained model with its scaling, columns and training record
+    settings_ : dict, what was used where a parameter says "auto", and the seed
+    relevance_ : array, share of each input column in how fast the function varies
+    n_features_in_, feature_names_in_ : the input columns
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, size=(500, 2))
+    >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "different")
+    >>> model = SWSGPClassifier(max_steps=1000).fit(X[:400], y[:400])
+    >>> bool(model.score(X[400:], y[400:]) > 0.9)
+    True
+    >>> model.predict_proba(X[400:]).shape
+    (100, 2)
+    """
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row."""
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each label, (N, C), in the order of `classes_`; rows sum to 1."""
+        x = self._inputs(X)
+        return self.fitted_.probabilities(x)
+
+    def _as_numbers(self, y: np.ndarray) -> np.ndarray:
+        position = np.searchsorted(self.classes_, y)
+        position = np.minimum(position, len(self.classes_) - 1)
+        is_new = self.classes_[position] != y
+        if is_new.any():
+            new = sorted({str(label) for label in y[is_new]})[:5]
+            raise DataError(f"the target has labels that were not there in training: {', '.join(new)}.")
+        return position.astype(np.float64)
+
+    def _learn_labels(self, y: np.ndarray, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+        n_missing = int(is_missing(y).sum())
+        if n_missing:
+            raise DataError(f"the target y has {n_missing} missing labels (NaN); drop those rows.")
+        check_classification_targets(y)
+        try:
+            labels = np.unique(y if classes is None else np.asarray(classes))
+        except TypeError:
+            raise DataError("labels must be of one type, so that they can be sorted; turn them into text.") from None
+        if len(labels) < 2:
+            raise DataError(f"the target has one class only, {labels[0]!r}; a classifier takes at least two.")
+        self.classes_ = labels
+        return self._as_numbers(y), labels
+
+    def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, None]:
+        two = len(labels) == 2
+        match self.likelihood:
+            case "auto":
+                return (Bernoulli() if two else Softmax(len(labels))), None
+            case "probit" | "logit" if two:
+                return Bernoulli(self.likelihood), None
+            case "softmax":
+                return Softmax(len(labels)), None
+        raise SettingError(
+            f"likelihood must be 'auto', 'softmax' or, for two classes, 'probit' or 'logit', got {self.likelihood!r} "
+            f"for {len(labels)} classes."
+        )

@@ -1,0 +1,54 @@
+"""Files that are written whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new empty file beside `path` to write to; it takes the place of `path` at the end, unless something fails.
+
+    Until then whatever was at `path` stays as it was, also on a full disk or if the program is killed.
+    """
+    path = path.absolute()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    new = Path(name)
+    try:
+        os.close(handle)
+        yield new
+        _flush(new)
+        # A temporary file is private; a result has the rights of any other new file.
+        new.chmod(0o666 & ~_umask())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put `content` in the file, whole or not at all."""
+    with replacing(path) as new:
+        new.write_bytes(content)
+
+
+def check_writable(path: Path) -> None:
+    """Fail now, not after hours of work, if a file cannot be put at `path`."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file.")
+    handle, name = tempfile.mkstemp(dir=path.absolute().parent)
+    os.close(handle)
+    Path(name).unlink()
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,112 @@
+"""The state of a training run on disk, to go on from where it was interrupted or killed."""
+
+import hashlib
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from swsgp.errors import ModelFileError, SettingError
+from swsgp.files import write
+from swsgp.fit.settings import Settings
+from swsgp.fit.step import State
+from swsgp.fit.stopping import Report
+from swsgp.gp.covariances import Covariance
+from swsgp.gp.model import SparseGP
+from swsgp.serialization import read, to_bytes
+
+# Seconds between two checkpoints.
+_EVERY = 20.0
+# Settings that do not change what a step does.
+_MAY_DIFFER = ("progress", "time_budget")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a run needs to go on as if nothing had happened.
+
+    `metric` is the covariance by which the present neighbours were found, `refresh_at` the step at which they are
+    searched again; the best model is the one that the held-out rows liked best so far.
+    """
+
+    step: int
+    seconds: float
+    refresh_at: int
+    rate_factor: float
+    n_worse: int
+    best_score: float
+    state: State
+    jitter: Any
+    metric: Covariance | None
+    best_model: SparseGP | None
+    history: tuple[Report, ...]
+
+
+class Checkpoints:
+    """The checkpoint file of one run; `run` says which, so that another run does not go on from it."""
+
+    def __init__(self, path: Path, run: str):
+        self._path, self._run = path, run
+        self._last = time.monotonic()
+
+    def save_now_and_then(self, snapshot: Snapshot) -> None:
+        """Save if the last checkpoint is old enough."""
+        if time.monotonic() - self._last >= _EVERY:
+            self.save(snapshot)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Replace the file; the one before stays whole until the new one is."""
+        arrays = {
+            field.name: tuple(jax.tree.leaves(getattr(snapshot, field.name)))
+            for field in fields(snapshot)
+            if field.name != "history"
+        }
+        reports = [(r.step, r.seconds, r.bound, np.nan if r.score is None else r.score) for r in snapshot.history]
+        arrays["history"] = (np.array(reports, dtype=np.float64).reshape(-1, 4),)
+        write(self._path, to_bytes(arrays, {"kind": "checkpoint", "run": self._run, "step": snapshot.step}))
+        self._last = time.monotonic()
+
+    def load(self, start: Snapshot, model: SparseGP) -> Snapshot | None:
+        """The snapshot in the file, given the run's first one and its model; None if there is no file."""
+        if not self._path.exists():
+            return None
+        arrays, header = read(self._path)
+        if header.get("kind") != "checkpoint":
+            raise ModelFileError(f"{self._path} is not a checkpoint; name another file.")
+        if header.get("run") != self._run:
+            raise SettingError(
+                f"the checkpoint {self._path} is of another run (other data, settings or version of swsgp); remove it, "
+                "or repeat the command that it came from."
+            )
+        # These two are not there at the start of a run.
+        later = {"best_model": model, "metric": model.metric}
+        templates = {field.name: getattr(start, field.name) for field in fields(start)}
+        templates |= {name: template for name, template in later.items() if arrays[name]}
+        saved = {name: _filled(template, arrays[name]) for name, template in templates.items() if name != "history"}
+        saved["history"] = tuple(
+            Report(int(step), seconds, bound, None if np.isnan(score) else score)
+            for step, seconds, bound, score in arrays["history"][0].tolist()
+        )
+        return Snapshot(**saved)
+
+
+def _filled(template: Any, leaves: tuple[Any, ...]) -> Any:
+    """The template with other leaves: numbers as they are, arrays on the device."""
+    old, structure = jax.tree.flatten(template)
+    new = [jnp.asarray(leaf) if isinstance(was, jax.Array) else leaf for was, leaf in zip(old, leaves, strict=True)]
+    return jax.tree.unflatten(structure, new)
+
+
+def run_name(model: SparseGP, settings: Settings, *data: np.ndarray) -> str:
+    """A digest of everything that decides how a run goes: the model at its start, the settings and the data."""
+    digest = hashlib.blake2b(digest_size=16)
+    leaves, structure = jax.tree.flatten(model)
+    asked = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _MAY_DIFFER}
+    digest.update(repr((structure, sorted(asked.items()), [array.shape for array in data])).encode())
+    for array in (*leaves, *data):
+        digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()
