@@ -48,9 +48,9 @@ def test_crps_equals_its_definition():
 def test_coverage_and_pit_of_honest_predictions(rng):
     variance = rng.uniform(0.2, 2.0, size=100_000)
     y = rng.normal(0.0, np.sqrt(variance))
-    scores = metrics.regression_scores(y, np.zeros(100_000), variance, level=0.9)
-    np.testing.assert_allclose(scores["coverage"], 0.9, atol=0.005)
-    np.testing.assert_allclose(scores["width"], 2 * 1.6449 * np.sqrt(variance).mean(), rtol=1e-3)
+    scores = metrics.regression_scores(y, np.zeros(100_000), variance)
+    np.testing.assert_allclose(scores["coverage"], 0.95, atol=0.005)
+    np.testing.assert_allclose(scores["width"], 2 * 1.95996 * np.sqrt(variance).mean(), rtol=1e-3)
     assert stats.kstest(metrics.pit(y, np.zeros(100_000), variance), "uniform").pvalue > 0.01
 
 

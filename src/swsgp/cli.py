@@ -162,6 +162,11 @@ def fit(
     from swsgp.files import check_writable
 
     check_writable(out)
+    checkpoint = out.with_name(out.name + ".checkpoint")
+    if checkpoint.exists() and not resume:
+        raise SettingError(f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it.")
+    if resume and not checkpoint.exists():
+        _say(f"there is no {checkpoint}; training starts anew.")
     rows = read_table(table, [*_inputs_of(table, target, include, exclude), target])
     observed, inputs = rows.select([target]), rows.drop_columns([target])
     classes = _is_classification(task, observed[target])
@@ -190,9 +195,6 @@ def fit(
     )
     if task == "auto" and not quiet:
         _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
-    checkpoint = out.with_name(out.name + ".checkpoint")
-    if resume and not checkpoint.exists():
-        _say(f"there is no {checkpoint}; training starts anew.")
     interrupted = False
     try:
         model.fit(inputs, observed, checkpoint=checkpoint, resume=resume)
@@ -324,6 +326,8 @@ def _is_classification(task: str, observed: "pa.ChunkedArray") -> bool:
 
     if task not in ("auto", "regression", "classification"):
         raise SettingError(f"task must be auto, regression or classification, got '{task}'.")
+    if pa.types.is_null(observed.type) or len(observed) == 0:
+        raise DataError("the target has no values.")
     if task != "auto":
         return task == "classification"
     return is_text(observed.type) or pa.types.is_boolean(observed.type) or pc.count_distinct(observed).as_py() <= 2

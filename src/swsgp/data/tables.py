@@ -67,12 +67,14 @@ class Encoding:
     is_named: bool
 
     @classmethod
-    def of(cls, table: pa.Table, max_categories: int, missing: str) -> "Encoding":
+    def of(cls, table: pa.Table, max_categories: Any, missing: Any) -> "Encoding":
         """Learn it from the training table."""
         check_missing(missing)
+        if not isinstance(max_categories, int | np.integer) or max_categories < 1:
+            raise SettingError(f"max_categories must be a whole number, 1 or more, got {max_categories!r}.")
         _check_names(table.column_names)
         columns = {name: table[name] for name in table.column_names}
-        categories = tuple(_categories(name, column, max_categories) for name, column in columns.items())
+        categories = tuple(_categories(name, column, int(max_categories)) for name, column in columns.items())
         fill = None
         if missing == "fill":
             fill = tuple(
@@ -84,7 +86,7 @@ class Encoding:
         return cls(tuple(columns), categories, fill, True)
 
     @classmethod
-    def of_array(cls, x: np.ndarray, missing: str) -> "Encoding":
+    def of_array(cls, x: np.ndarray, missing: Any) -> "Encoding":
         """For an array of numbers (N, D)."""
         names = tuple(f"x{j}" for j in range(x.shape[1]))
         fill = tuple(_median(name, x[:, j]) for j, name in enumerate(names)) if missing == "fill" else None
@@ -177,11 +179,11 @@ def is_missing(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "O":
         return np.zeros(len(values), dtype=bool)
     return np.array(
-        [value is None or value != value or type(value).__name__ == "NAType" for value in values], dtype=bool
+        [value is None or type(value).__name__ == "NAType" or value != value for value in values], dtype=bool
     )
 
 
-def check_missing(missing: str) -> None:
+def check_missing(missing: Any) -> None:
     if missing not in MISSING:
         raise SettingError(f"missing must be one of {', '.join(MISSING)}, got {missing!r}.")
 

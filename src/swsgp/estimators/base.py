@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from swsgp.arrays import as_inputs
@@ -37,6 +37,8 @@ _MAX_CENTRES = 512
 # Steps of a `partial_fit`, where their number is left open.
 _PARTIAL_STEPS = 1000
 
+# Missing values are looked for later, where columns can be named.
+_AS_ARRAY = {"dtype": np.float64, "ensure_all_finite": False}
 S = TypeVar("S", bound="SWSGPBase")
 
 
@@ -48,19 +50,19 @@ class SWSGPBase(BaseEstimator):
         n_inducing: Any = "auto",
         n_neighbors: Any = "auto",
         kernel: Any = "matern52",
-        likelihood: str = "auto",
-        covariance: str = "diag",
-        active: str = "per-point",
-        learn_inducing: bool = False,
+        likelihood: Any = "auto",
+        covariance: Any = "diag",
+        active: Any = "per-point",
+        learn_inducing: Any = False,
         kl_scale: Any = "auto",
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
         max_steps: Any = "auto",
         time_budget: Any = None,
         early_stopping: Any = "auto",
-        precision: str = "float32",
-        missing: str = "error",
-        max_categories: int = 20,
+        precision: Any = "float32",
+        missing: Any = "error",
+        max_categories: Any = 20,
         random_state: Any = 0,
         verbose: Any = False,
     ):
@@ -150,6 +152,7 @@ class SWSGPBase(BaseEstimator):
             raise DataError("training takes at least two rows, got one sample only (n_samples=1).")
         y, labels = self._learn_labels(y, classes)
         likelihood, target = self._likelihood(y, labels)
+        likelihood.check(y)
         asked = self.get_params(deep=False)
         chosen = choose(len(x), asked)
         seed = seed_of(self.random_state)
@@ -230,10 +233,19 @@ class SWSGPBase(BaseEstimator):
         }
         fitted = replace(before, model=trained.model, record=record)
         record["relevance"] = dict(zip(fitted.encoding.names, fitted.relevance.tolist(), strict=True))
-        self.fitted_ = fitted
-        if before.labels is not None:
-            self.classes_ = before.labels
+        self.keep(fitted)
         return self
+
+    def keep(self, fitted: Fitted) -> None:
+        """Become the estimator of this trained model; nothing changes before training has succeeded."""
+        self.fitted_ = fitted
+        self.n_features_in_ = len(fitted.encoding.names)
+        if fitted.encoding.is_named:
+            self.feature_names_in_ = np.array(fitted.encoding.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if fitted.labels is not None:
+            self.classes_ = fitted.labels
 
     # ---------------------------------------------------------------------- what the regressor and classifier say
 
@@ -242,8 +254,8 @@ class SWSGPBase(BaseEstimator):
         """The target of training as numbers, and the labels that they stand for, if any."""
 
     @abc.abstractmethod
-    def _as_numbers(self, y: np.ndarray) -> np.ndarray:
-        """A target as numbers, by the labels of training."""
+    def _as_numbers(self, y: np.ndarray, labels: Any) -> np.ndarray:
+        """A target as numbers: positions in the labels, if there are any."""
 
     @abc.abstractmethod
     def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, Scaling | None]:
@@ -258,7 +270,7 @@ class SWSGPBase(BaseEstimator):
             raise DataError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         rows: Any = as_arrow(X)
         if rows is None:
-            rows = self._array(X, reset=True)
+            rows = check_array(X, estimator=self, input_name="X", **_AS_ARRAY)
         elif 0 in rows.shape:
             raise DataError(f"X must have at least one row and one column, got shape {rows.shape}.")
         y = column_or_1d(as_vector(y), warn=True)
@@ -270,8 +282,6 @@ class SWSGPBase(BaseEstimator):
             rows, y = rows.filter(keep) if isinstance(rows, pa.Table) else rows[keep], y[keep]
         if isinstance(rows, pa.Table):
             encoding = Encoding.of(rows, self.max_categories, self.missing)
-            self.n_features_in_ = len(encoding.names)
-            self.feature_names_in_ = np.array(encoding.names, dtype=object)
             return encoding.apply(rows), y, encoding
         encoding = Encoding.of_array(rows, self.missing)
         return encoding.apply_array(rows), y, encoding
@@ -286,22 +296,18 @@ class SWSGPBase(BaseEstimator):
         table = as_arrow(X)
         if table is None:
             # Says if there are names on one side only, or another number of columns.
-            return encoding.apply_array(self._array(X, reset=False))
+            return encoding.apply_array(validate_data(self, X, reset=False, **_AS_ARRAY))
         if len(table) == 0:
             raise DataError("X must have at least one row, got none.")
         if encoding.is_named:
             return encoding.apply(table)
         warnings.warn(f"X has feature names, but {type(self).__name__} was fitted without feature names", stacklevel=3)
-        return encoding.apply_array(self._array(as_inputs(table), reset=False))
-
-    def _array(self, X: Any, reset: bool) -> np.ndarray:
-        # Missing values are looked for later, where columns can be named.
-        return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+        return encoding.apply_array(validate_data(self, as_inputs(table), reset=False, **_AS_ARRAY))
 
     def _labelled(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and target of rows to be learned or scored, as numbers."""
         x = self._inputs(X)
-        y = self._as_numbers(column_or_1d(as_vector(y), warn=True))
+        y = self._as_numbers(column_or_1d(as_vector(y), warn=True), self.fitted_.labels)
         check_consistent_length(x, y)
         return x, y
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
 from swsgp.data.tables import is_missing
@@ -54,10 +55,9 @@ class SWSGPClassifier(ClassifierMixin, SWSGPBase):
         x = self._inputs(X)
         return self.fitted_.probabilities(x)
 
-    def _as_numbers(self, y: np.ndarray) -> np.ndarray:
-        position = np.searchsorted(self.classes_, y)
-        position = np.minimum(position, len(self.classes_) - 1)
-        is_new = self.classes_[position] != y
+    def _as_numbers(self, y: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        position = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
+        is_new = labels[position] != y
         if is_new.any():
             new = sorted({str(label) for label in y[is_new]})[:5]
             raise DataError(f"the target has labels that were not there in training: {', '.join(new)}.")
@@ -67,15 +67,16 @@ class SWSGPClassifier(ClassifierMixin, SWSGPBase):
         n_missing = int(is_missing(y).sum())
         if n_missing:
             raise DataError(f"the target y has {n_missing} missing labels (NaN); drop those rows.")
-        check_classification_targets(y)
+        if y.dtype.kind == "f":
+            assert_all_finite(y, input_name="y")
         try:
+            check_classification_targets(y)
             labels = np.unique(y if classes is None else np.asarray(classes))
         except TypeError:
             raise DataError("labels must be of one type, so that they can be sorted; turn them into text.") from None
         if len(labels) < 2:
             raise DataError(f"the target has one class only, {labels[0]!r}; a classifier takes at least two.")
-        self.classes_ = labels
-        return self._as_numbers(y), labels
+        return self._as_numbers(y, labels), labels
 
     def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, None]:
         two = len(labels) == 2

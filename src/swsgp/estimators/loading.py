@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from swsgp.errors import ModelFileError
 from swsgp.estimators.classifier import SWSGPClassifier
 from swsgp.estimators.regressor import SWSGPRegressor
@@ -28,10 +26,5 @@ def load(path: Any) -> SWSGPRegressor | SWSGPClassifier:
         model = estimators[name](**content["parameters"])
     except TypeError as error:
         raise ModelFileError(f"{path} is damaged ({error}); use another copy.") from None
-    model.fitted_ = fitted
-    model.n_features_in_ = len(fitted.encoding.names)
-    if fitted.encoding.is_named:
-        model.feature_names_in_ = np.array(fitted.encoding.names, dtype=object)
-    if fitted.labels is not None:
-        model.classes_ = fitted.labels
+    model.keep(fitted)
     return model

@@ -80,7 +80,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
         x = self._inputs(X)
         return self.fitted_.quantiles(x, levels)
 
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of intervals that hold a new observation with probability `coverage`."""
         if not 0 < coverage < 1:
             raise SettingError(f"coverage must be between 0 and 1, got {coverage!r}.")
@@ -101,7 +101,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
         x = self._inputs(X)
         return self.fitted_.samples(x, n_samples, np.random.default_rng(seed_of(random_state)))
 
-    def _as_numbers(self, y: np.ndarray) -> np.ndarray:
+    def _as_numbers(self, y: np.ndarray, labels: None) -> np.ndarray:
         if y.dtype.kind in "OUSM":
             y = _numbers_in(y)
         return as_target(y)
@@ -109,7 +109,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     def _learn_labels(self, y: np.ndarray, classes: Any) -> tuple[np.ndarray, None]:
         if classes is not None:
             raise SettingError("classes are for a classifier; SWSGPRegressor learns numbers.")
-        return self._as_numbers(y), None
+        return self._as_numbers(y, None), None
 
     def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, Scaling | None]:
         match self.likelihood:

@@ -17,7 +17,7 @@ from swsgp.fit.step import State
 from swsgp.fit.stopping import Report
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
-from swsgp.serialization import read, to_bytes
+from swsgp.serialization import read, read_header, to_bytes
 
 # Seconds between two checkpoints.
 _EVERY = 20.0
@@ -50,6 +50,8 @@ class Checkpoints:
     """The checkpoint file of one run; `run` says which, so that another run does not go on from it."""
 
     def __init__(self, path: Path, run: str):
+        if path.exists() and read_header(path).get("kind") != "checkpoint":
+            raise ModelFileError(f"{path} is not a checkpoint and would be overwritten; name another file.")
         self._path, self._run = path, run
         self._last = time.monotonic()
 
@@ -75,8 +77,6 @@ class Checkpoints:
         if not self._path.exists():
             return None
         arrays, header = read(self._path)
-        if header.get("kind") != "checkpoint":
-            raise ModelFileError(f"{self._path} is not a checkpoint; name another file.")
         if header.get("run") != self._run:
             raise SettingError(
                 f"the checkpoint {self._path} is of another run (other data, settings or version of swsgp); remove it, "

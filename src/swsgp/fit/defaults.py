@@ -46,7 +46,7 @@ def choose(n_rows: int, asked: dict[str, Any]) -> Choices:
         n_neighbors=n_neighbors,
         kl_scale=_number(asked, "kl_scale", Real, lambda: max(1.0, n_inducing / (2 * n_neighbors)) if local else 1.0),
         batch_size=_number(asked, "batch_size", Integral, lambda: min(256, 1 << (n_train.bit_length() - 1))),
-        learning_rate=_number(asked, "learning_rate", Real, lambda: 0.02),
+        learning_rate=_number(asked, "learning_rate", Real, lambda: 0.05 if n_train < 500 else 0.02),
         max_steps=_number(
             asked, "max_steps", Integral, lambda: 1000 if n_train < 500 else min(max(5000, n_train // 100), 20_000)
         ),
