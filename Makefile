@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine clean
+.PHONY: demo test check bench-engine bench-predict clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -20,9 +20,12 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
 
-# Compares with GPyTorch, which it installs.
+# These compare with GPyTorch, which they install.
 bench-engine: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/engine.py
+
+bench-predict: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/predict.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -9,7 +9,7 @@ FAST = {
     "batch_size": 64,
     "max_steps": 1000,
     "learning_rate": 0.05,
-    "kl_scale": 1.0,
+    "kl_scale": 2.0,
     "early_stopping": False,
 }
 

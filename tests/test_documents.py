@@ -9,10 +9,24 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_example_in_the_readme_runs(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert len(re.findall(r"\d\.\d", capsys.readouterr().out)) >= 10
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["estimator", "engine"])
+def test_the_examples_in_the_readme_run(example, capsys):
+    exec(compile(example, "README.md", "exec"), {})
+    assert len(re.findall(r"\d\.\d*", capsys.readouterr().out)) >= 6
+
+
+def test_every_option_named_in_the_documents_is_one_of_the_program():
+    # The text of --help is drawn to the width of a terminal; the parameters are what it is drawn from.
+    from typer.main import get_command
+
+    from swsgp.cli import app
+
+    root = get_command(app)
+    known = {option for command in [root, *root.commands.values()] for p in command.params for option in p.opts}
+    text = README + (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+    assert named
+    assert named <= known | {"--help"}
 
 
 def test_every_make_command_named_is_in_the_makefile():

@@ -30,7 +30,7 @@ ALLOWED = {
     "report": {"data", "evaluation", "fitted", "plots", ""},
     "estimators": {"errors", "arrays", "files", "serialization", "data", "gp", "fit", "fitted", "evaluation", "report"}
     | {"yardsticks"},
-    "demo": {"data", "fit", "gp", "metrics", "plots"},
+    "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
     "cli": {"errors", "files", "data", "serialization", "estimators", "demo", ""},
     "": set(),
 }
@@ -73,3 +73,19 @@ def test_importing_the_package_and_its_program_brings_in_neither_jax_nor_matplot
     code = "import sys, swsgp, swsgp.cli; print([m for m in ('jax', 'matplotlib', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_looking_at_a_models_file_takes_no_jax(tmp_path):
+    swsgp.SWSGPRegressor(n_inducing=4, max_steps=2).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0]).save(
+        tmp_path / "m.swsgp"
+    )
+    code = (
+        "import sys; from swsgp.cli import main; sys.argv = ['swsgp', 'inspect', sys.argv[1]]\n"
+        "try: main()\n"
+        "finally: print([m for m in ('jax', 'matplotlib', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "m.swsgp"], capture_output=True, text=True, check=True
+    )
+    assert "SWSGPRegressor" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

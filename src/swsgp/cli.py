@@ -62,10 +62,11 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(f"swsgp {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

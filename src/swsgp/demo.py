@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from swsgp.data.batches import split_held_out
 from swsgp.data.scaling import Scaling
+from swsgp.files import replacing, write
 from swsgp.fit.loop import train
 from swsgp.fit.settings import Settings
 from swsgp.gp.active import Active, All, PerPoint
@@ -52,7 +53,8 @@ def regression(picture: Path, console: Console) -> None:
         )
         mean, variance = Predictor(trained).moments(grid[:, None])
         posteriors[name] = (mean, variance, np.asarray(trained.inducing)[:, 0])
-    posteriors_1d(picture, x, y, grid, posteriors)
+    with replacing(picture) as new:
+        posteriors_1d(new, x, y, grid, posteriors)
 
 
 def digits(table_file: Path, console: Console) -> None:
@@ -79,7 +81,7 @@ def digits(table_file: Path, console: Console) -> None:
     _show(scores, len(test), console)
     lines = ["| model | error | NLL | calibration error |", "|---|---|---|---|"]
     lines += [f"| {name} | {error:.3f} | {nll:.3f} | {ece:.3f} |" for name, (error, nll, ece) in scores.items()]
-    table_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(table_file, ("\n".join(lines) + "\n").encode())
 
 
 def _train(model: SparseGP, x: np.ndarray, y: np.ndarray, settings: Settings, name: str, console: Console) -> SparseGP:

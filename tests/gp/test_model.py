@@ -296,3 +296,15 @@ def test_settings_that_make_no_sense_are_refused(rng, options, message):
 def test_inputs_that_cannot_be_used_are_refused_when_a_model_is_made(x, message, placement):
     with pytest.raises(DataError, match=message):
         create(x, Matern52(1.0), Gaussian(), PerPoint(1), n_inducing=2, placement=placement)
+
+
+@pytest.mark.parametrize("active", [PerPoint(H), Union(4, 2), All()])
+def test_an_offset_shifts_the_function_and_nothing_else(float64, rng, active):
+    x, y = toy(rng)
+    plain, shifted = make(x, active), make(x, active, offset=np.array([5.0]))
+    np.testing.assert_allclose(estimate(shifted, x, y + 5.0), estimate(plain, x, y), **EXACT)
+    mean, variance = Predictor(plain).moments(x)
+    mean_shifted, variance_shifted = Predictor(shifted).moments(x)
+    np.testing.assert_allclose(mean_shifted, mean + 5.0, **EXACT)
+    np.testing.assert_allclose(variance_shifted, variance, **EXACT)
+    np.testing.assert_allclose(Predictor(shifted).joint(x)[0], Predictor(plain).joint(x)[0] + 5.0, **EXACT)

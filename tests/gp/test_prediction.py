@@ -87,10 +87,21 @@ def test_union_of_everything_equals_all_in_mean_and_covariance(float64, rng, for
         np.testing.assert_allclose(one, other, **EXACT)
 
 
-def test_points_with_their_own_sets_have_no_joint_covariance(rng):
+def test_points_with_their_own_sets_have_the_correlations_of_their_union_and_their_own_variances(float64, rng):
     x, _ = toy(rng)
-    with pytest.raises(SettingError, match="predict with Union or All"):
-        Predictor(make(x, PerPoint(H))).joint(x)
+    model = make(x, PerPoint(H))
+    mean, cov = Predictor(model).joint(x)
+    mean_alone, variance_alone = Predictor(model).latent(x)
+    np.testing.assert_allclose(mean, mean_alone, **EXACT)
+    np.testing.assert_allclose(np.diagonal(cov[0]), variance_alone[:, 0], **EXACT)
+    _, cov_union = Predictor(make(x, Union(M, H))).joint(x)
+    np.testing.assert_allclose(correlation(cov[0]), correlation(cov_union[0]), **EXACT)
+    assert np.linalg.eigvalsh(cov[0]).min() > -1e-10
+
+
+def correlation(cov):
+    scale = np.sqrt(np.diagonal(cov))
+    return cov / np.outer(scale, scale)
 
 
 def test_training_with_all_and_predicting_with_neighbours_is_svgp_m_h(float64, rng):
