@@ -156,7 +156,7 @@ def test_predictions_are_those_of_the_library(folder, tmp_path, table, out):
     mean, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X)
     assert list(found.columns) == ["id", "mean", "std", "lower", "upper"]
-    np.testing.assert_array_equal(found["id"], np.arange(300, 400))
+    np.testing.assert_array_equal(found["id"].astype(int), np.arange(300, 400))
     np.testing.assert_allclose(found[["mean", "std", "lower", "upper"]], np.column_stack([mean, std, lower, upper]))
 
 
@@ -211,7 +211,7 @@ def size():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 start = size()
-parts = (part.select(["a"]) for part in batches(Path({long!r}), {{"a": None, "b": None}}))
+parts = (part.select(["a"]) for part in batches(Path({long!r}), ["a", "b"]))
 print(write_batches(Path({out!r}), parts), size() - start)
 """
     import pyarrow as pa
@@ -272,13 +272,64 @@ def test_values_that_cannot_be_used_are_named(folder, tmp_path):
     failed(call("fit", tmp_path / "holes.csv", *options), "in column 'size' (2)")
     failed(call("fit", tmp_path / "empty.csv", *options), "the target has no values")
     failed(call("fit", tmp_path / "holes.csv", *options, "--max-categories", "0"), "max_categories", code=2)
+    options[-1:] = ["--quiet", "--missing", "drop"]
     failed(call("fit", tmp_path / "holes.csv", *options, "--kernel", "cubic"), "kernel must be", code=2)
     model = folder / "price.swsgp"
-    failed(call("predict", model, tmp_path / "text.csv", "--out", tmp_path / "p.csv"), "text.csv cannot be read")
+    failed(call("predict", model, tmp_path / "text.csv", "--out", tmp_path / "p.csv"), "column 'size' must be numbers")
     failed(call("predict", model, tmp_path / "holes.csv", "--out", tmp_path / "p.csv"), "in column 'size' (2)")
     failed(call("predict", model, tmp_path / "empty.csv", "--out", tmp_path / "p.csv"), "no rows")
-    assert call("fit", tmp_path / "holes.csv", *options, "--missing", "drop", "--json").returncode == 0
+    failed(call("evaluate", model, tmp_path / "empty.csv"), "no rows")
+    failed(call("report", model, tmp_path / "empty.csv", "--out", tmp_path / "r.html"), "no rows")
+    assert call("fit", tmp_path / "holes.csv", *options, "--json").returncode == 0
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_an_output_that_is_an_input_is_refused(folder, tmp_path):
+    table, model = tmp_path / "t.csv", tmp_path / "m.swsgp"
+    table.write_bytes((folder / "test.csv").read_bytes())
+    model.write_bytes((folder / "price.swsgp").read_bytes())
+    (tmp_path / "link.csv").symlink_to(table)
+    before = table.read_bytes(), model.read_bytes()
+    failed(call("fit", table, "--target", "price", "--out", table), "is the same file as", code=2)
+    failed(call("predict", model, table, "--out", table), "is the same file as", code=2)
+    failed(call("predict", model, table, "--out", tmp_path / "link.csv"), "is the same file as", code=2)
+    failed(call("report", model, table, "--out", model), "is the same file as", code=2)
+    assert (table.read_bytes(), model.read_bytes()) == before
+
+
+def test_what_a_target_cannot_be(folder, tmp_path):
+    train, out = folder / "train.csv", ["--out", tmp_path / "m.swsgp", "--quiet"]
+    failed(call("fit", train, "--target", "price", "--include", "price", *out), "cannot be an input, too", code=2)
+    failed(call("fit", train, "--target", "price", "--task", "classification", *out), "learns numbers")
+    failed(call("fit", train, "--target", "kind", "--task", "regression", *out), "must be numbers, got text")
+    dates = pd.read_csv(train).assign(day=pd.date_range("2026-01-01", periods=300).astype(str))
+    dates.to_csv(tmp_path / "dates.csv", index=False)
+    failed(call("fit", tmp_path / "dates.csv", "--target", "day", "--exclude", "kind", *out), "got dates")
+    failed(call("fit", tmp_path / "dates.csv", "--target", "kind", *out), "column 'day'")
+    assert os.listdir(tmp_path) == ["dates.csv"]
+
+
+def test_kept_columns_are_copied_letter_by_letter_and_labels_find_their_type(folder, tmp_path):
+    table = pd.read_csv(folder / "test.csv", dtype=str).assign(id="007", big="12345678901234567891")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    keep = ["--keep", "id", "--keep", "big", "--keep", "size"]
+    done = call("predict", folder / "price.swsgp", tmp_path / "t.csv", *keep, "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    found = pd.read_csv(tmp_path / "p.csv", dtype=str)
+    assert (found["id"] == "007").all()
+    assert (found["big"] == "12345678901234567891").all()
+    np.testing.assert_array_equal(found["size"], table["size"])
+    # Labels that were text in training because of one of them, and whose flags were true and false.
+    grown = pd.read_csv(folder / "train.csv")[["size"]].assign(flag=np.arange(300) % 2 == 0)
+    grown["label"] = np.where(grown["size"] > 150, "x", np.where(grown["size"] > 80, "2", "1"))
+    grown.to_csv(tmp_path / "g.csv", index=False)
+    fit = call("fit", tmp_path / "g.csv", "--target", "label", *QUICK, "--out", tmp_path / "g.swsgp", "--quiet")
+    assert fit.returncode == 0, fit.stderr
+    grown[grown.label != "x"].to_csv(tmp_path / "less.csv", index=False)
+    done = call("evaluate", tmp_path / "g.swsgp", tmp_path / "less.csv", "--json")
+    assert json.loads(done.stdout)["swsgp"]["error"] < 0.2, done.stderr
+    grown.assign(label="y").to_csv(tmp_path / "other.csv", index=False)
+    failed(call("evaluate", tmp_path / "g.swsgp", tmp_path / "other.csv"), "were not there in training: y")
 
 
 def test_places_that_cannot_be_written_are_found_before_the_work(folder, tmp_path):

@@ -26,12 +26,13 @@ ALLOWED = {
     "gp": {"errors", "arrays", "shapes", "ops"},
     "fit": {"errors", "arrays", "shapes", "ops", "gp", "data", "files", "serialization"},
     "fitted": {"errors", "shapes", "gp", "data", "serialization", "yardsticks"},
-    "evaluation": {"fitted", "metrics"},
+    "evaluation": {"errors", "fitted", "metrics"},
     "report": {"data", "evaluation", "fitted", "plots", ""},
     "estimators": {"errors", "arrays", "files", "serialization", "data", "gp", "fit", "fitted", "evaluation", "report"}
     | {"yardsticks"},
     "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
-    "cli": {"errors", "files", "data", "serialization", "estimators", "demo", ""},
+    "streams": {"errors", "data", "estimators"},
+    "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", ""},
     "": set(),
 }
 

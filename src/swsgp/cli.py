@@ -19,7 +19,6 @@ from swsgp import __version__
 from swsgp.errors import DataError, SettingError, SwsgpError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.console import Console
 
     from swsgp.estimators.base import SWSGPBase
@@ -43,7 +42,7 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
     try:
         app(arguments)
-    except (SwsgpError, OSError, MemoryError) as error:
+    except Exception as error:
         if debug:
             raise
         _say(_one_line(error))
@@ -59,7 +58,19 @@ def _one_line(error: BaseException) -> str:
         return "there is not enough memory; use fewer rows or inducing points."
     if isinstance(error, OSError) and error.strerror and not isinstance(error, SwsgpError):
         return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    # Errors on purpose speak for themselves.
+    return text if isinstance(error, SwsgpError | OSError) else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _check_output(out: Path, *inputs: Path) -> None:
+    """Find out before the work that the output cannot be written, or would be written over an input."""
+    from swsgp.files import check_writable
+
+    for path in inputs:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise SettingError(f"--out {out} is the same file as {path}; name another one.")
+    check_writable(out)
 
 
 def _version(asked: bool) -> bool:
@@ -160,17 +171,17 @@ def fit(
     from swsgp.data.table_files import read_table
     from swsgp.estimators.classifier import SWSGPClassifier
     from swsgp.estimators.regressor import SWSGPRegressor
-    from swsgp.files import check_writable
+    from swsgp.streams import input_names, is_classification
 
-    check_writable(out)
+    _check_output(out, table)
     checkpoint = out.with_name(out.name + ".checkpoint")
     if checkpoint.exists() and not resume:
         raise SettingError(f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it.")
     if resume and not checkpoint.exists():
         _say(f"there is no {checkpoint}; training starts anew.")
-    rows = read_table(table, [*_inputs_of(table, target, include, exclude), target])
+    rows = read_table(table, [*input_names(table, target, include or [], exclude or []), target])
     observed, inputs = rows.select([target]), rows.drop_columns([target])
-    classes = _is_classification(task, observed[target])
+    classes = is_classification(task, observed[target])
     given = {
         "n_inducing": n_inducing,
         "n_neighbors": n_neighbors,
@@ -230,18 +241,17 @@ def predict(
 
     The table is read and written in parts, so it may be larger than memory.
     """
-    from swsgp.data.table_files import batches, check_format, write_batches
+    from swsgp.data.table_files import check_format, write_batches
     from swsgp.estimators.loading import load
-    from swsgp.files import check_writable
+    from swsgp.streams import predictions
 
     check_format(out)
-    check_writable(out)
+    _check_output(out, model, table)
     if not 0 < coverage < 1:
         raise SettingError(f"coverage must be between 0 and 1, got {coverage}.")
-    loaded, kept = load(model), keep or []
-    parts = batches(table, {**_types(table, loaded), **dict.fromkeys(kept)})
+    parts = predictions(table, load(model), keep or [], coverage)
     with _progress("predicting") as count:
-        n_rows = write_batches(out, (count(_predictions(loaded, part, kept, coverage)) for part in parts))
+        n_rows = write_batches(out, map(count, parts))
     if json:
         typer.echo(json_format.dumps({"rows": n_rows, "predictions": str(out)}))
     else:
@@ -255,10 +265,11 @@ def evaluate(model: Model, table: Table, target: Target = None, json: Json = Fal
     swsgp evaluate price.swsgp test.parquet --json
     """
     from swsgp.estimators.loading import load
+    from swsgp.streams import labelled
 
     loaded = load(model)
     with _progress("evaluating") as count:
-        scores = loaded.evaluate_parts(map(count, _labelled_parts(table, loaded, target))).scores
+        scores = loaded.evaluate_parts(map(count, labelled(table, loaded, target))).scores
     if json:
         typer.echo(json_format.dumps(_finite(scores)))
         return
@@ -289,96 +300,19 @@ def report(
     import pyarrow as pa
 
     from swsgp.estimators.loading import load
-    from swsgp.files import check_writable
+    from swsgp.streams import labelled
 
-    check_writable(out)
+    _check_output(out, model, table)
     loaded = load(model)
-    inputs, observed = zip(*_labelled_parts(table, loaded, target), strict=True)
-    loaded.report(pa.concat_tables(inputs), pa.concat_tables(observed), out, title=model.name)
+    parts = list(labelled(table, loaded, target))
+    if not parts:
+        raise DataError(f"{table} has no rows.")
+    inputs, observed = map(pa.concat_tables, zip(*parts, strict=True))
+    loaded.report(inputs, observed, out, title=model.name)
     if json:
         typer.echo(json_format.dumps({"report": str(out)}))
     else:
         _say(f"wrote {out}.")
-
-
-# ------------------------------------------------------------------------------------------------------- tables
-
-
-def _inputs_of(path: Path, target: str, include: list[str] | None, exclude: list[str] | None) -> list[str]:
-    """The names of the input columns."""
-    from swsgp.data.table_files import column_names
-
-    names = column_names(path)
-    for name in [target, *(include or []), *(exclude or [])]:
-        if name not in names:
-            raise DataError(f"{path} has no column '{name}'; it has {', '.join(names)}.")
-    left_out = {target, *(exclude or [])}
-    chosen = [name for name in (include or names) if name not in left_out]
-    if not chosen:
-        raise DataError("no input columns are left.")
-    return chosen
-
-
-def _is_classification(task: str, observed: "pa.ChunkedArray") -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from swsgp.data.tables import is_text
-
-    if task not in ("auto", "regression", "classification"):
-        raise SettingError(f"task must be auto, regression or classification, got '{task}'.")
-    if pa.types.is_null(observed.type) or len(observed) == 0:
-        raise DataError("the target has no values.")
-    if task != "auto":
-        return task == "classification"
-    return is_text(observed.type) or pa.types.is_boolean(observed.type) or pc.count_distinct(observed).as_py() <= 2
-
-
-def _types(path: Path, model: "SWSGPBase") -> dict[str, Any]:
-    """The model's columns in a file, with the types that they had in training."""
-    import pyarrow as pa
-
-    from swsgp.data.table_files import column_names
-
-    encoding = model.fitted_.encoding
-    names = column_names(path)
-    absent = [f"'{name}'" for name in encoding.names if name not in names]
-    if absent:
-        raise DataError(f"{path} lacks {', '.join(absent)}, which the model was trained with.")
-    return {
-        name: pa.float64() if known is None else pa.string()
-        for name, known in zip(encoding.names, encoding.categories, strict=True)
-    }
-
-
-def _labelled_parts(path: Path, model: "SWSGPBase", target: str | None) -> Any:
-    """Inputs and target of a file, in parts."""
-    from swsgp.data.table_files import batches, column_names
-
-    name = target or model.fitted_.record.get("target")
-    if name is None or name not in column_names(path):
-        raise DataError(f"{path} has no column '{name}' to compare with; name the target with --target.")
-    for part in batches(path, _types(path, model) | {name: None}):
-        yield part.drop_columns([name]), part.select([name])
-
-
-def _predictions(model: "SWSGPBase", part: "pa.Table", kept: list[str], coverage: float) -> "pa.Table":
-    import pyarrow as pa
-
-    columns = {name: part[name] for name in kept}
-    inputs = part.select(list(model.fitted_.encoding.names))
-    if model.fitted_.labels is None:
-        mean, std = model.predict(inputs, return_std=True)
-        lower, upper = model.predict_interval(inputs, coverage)
-        results = {"mean": mean, "std": std, "lower": lower, "upper": upper}
-    else:
-        probabilities = model.predict_proba(inputs)
-        results = {"class": model.classes_[probabilities.argmax(axis=1)]}
-        results |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(model.classes_)}
-    clash = [name for name in results if name in columns]
-    if clash:
-        raise DataError(f"the column '{clash[0]}' cannot be kept: a prediction has that name.")
-    return pa.table(columns | {name: pa.array(values) for name, values in results.items()})
 
 
 # ------------------------------------------------------------------------------------------------------ printing
@@ -428,15 +362,13 @@ def _facts(path: Path, header: dict[str, Any]) -> dict[str, Any]:
     """What people want to know of a file, without the model itself."""
     if header.get("kind") != "model":
         return {"file": str(path), "kind": header.get("kind"), "step": header.get("step"), **header["versions"]}
-    record = dict(header["record"])
-    del record["history"]
+    record = {name: value for name, value in header["record"].items() if name != "history"}
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
         "format": header["format"],
         "estimator": header["estimator"],
         **record,
-        "versions": header["versions"],
     }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from swsgp.errors import DataError
 from swsgp.fitted import Fitted
 from swsgp.metrics import class_scores, regression_scores
 
@@ -55,6 +56,7 @@ def _of_numbers(fitted: Fitted, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     parts = [
         (y, *fitted.assess_numbers(x, y), *fitted.yardsticks.linear_moments(fitted.inputs.apply(x))) for x, y in batches
     ]
+    _check_rows(parts)
     y, mean, variance, lower, upper, position, log_density, linear_mean, linear_variance = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
@@ -74,6 +76,7 @@ def _of_classes(
         (labels, *fitted.assess_classes(x, labels), fitted.yardsticks.linear_probabilities(fitted.inputs.apply(x)))
         for x, labels in batches
     ]
+    _check_rows(parts)
     observed, probabilities, log_density, linear = (np.concatenate(column) for column in zip(*parts, strict=True))
     scores = {
         MODEL: class_scores(observed, probabilities),
@@ -81,3 +84,8 @@ def _of_classes(
         CONSTANT: class_scores(observed, np.tile(fitted.yardsticks.constant, (len(observed), 1))),
     }
     return ClassEvaluation(names, observed.astype(int), probabilities, log_density, scores)
+
+
+def _check_rows(parts: list[tuple[np.ndarray, ...]]) -> None:
+    if not parts:
+        raise DataError("there are no rows to compare with.")

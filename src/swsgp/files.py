@@ -13,11 +13,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Until then whatever was at `path` stays as it was, also on a full disk or if the program is killed.
     """
-    path = path.absolute()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    new = Path(name)
+    new = _beside(path)
     try:
-        os.close(handle)
         yield new
         _flush(new)
         # A temporary file is private; a result has the rights of any other new file.
@@ -38,9 +35,17 @@ def check_writable(path: Path) -> None:
     """Fail now, not after hours of work, if a file cannot be put at `path`."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent)
+    _beside(path).unlink()
+
+
+def _beside(path: Path) -> Path:
+    """A new empty file in the same folder; an error speaks of the file that the user named."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     os.close(handle)
-    Path(name).unlink()
+    return Path(name)
 
 
 def _flush(path: Path) -> None:

@@ -50,7 +50,7 @@ class Fitted:
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation."""
         mean, variance = self.predictor.moments(self.inputs.apply(x))
-        return self._in_units(mean), variance * self._unit**2
+        return self._in_units(mean), variance * self.unit**2
 
     def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Quantiles of a new observation, (N, len(levels))."""
@@ -62,7 +62,7 @@ class Fitted:
             self.inputs.apply(x), self.scaled(y)
         )
         mean, lower, upper = (self._in_units(values) for values in (mean, lower, upper))
-        return mean, variance * self._unit**2, lower, upper, position, log_density - np.log(self._unit)
+        return mean, variance * self.unit**2, lower, upper, position, log_density - np.log(self.unit)
 
     def assess_classes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Class probabilities, and the log-probability of the true class."""
@@ -75,7 +75,7 @@ class Fitted:
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Log predictive density of observations in their units, or log-probability of counts and class numbers."""
-        return self.predictor.log_density(self.inputs.apply(x), self.scaled(y)) - np.log(self._unit)
+        return self.predictor.log_density(self.inputs.apply(x), self.scaled(y)) - np.log(self.unit)
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (N,) and covariance (N, N) of new observations at all points together."""
@@ -84,7 +84,7 @@ class Fitted:
             rate = np.exp(mean + 0.5 * np.diagonal(cov))
             return rate, np.outer(rate, rate) * np.expm1(cov) + np.diag(rate)
         noise = self.predictor.noise
-        return self._in_units(mean), (cov + noise * np.eye(len(mean))) * self._unit**2
+        return self._in_units(mean), (cov + noise * np.eye(len(mean))) * self.unit**2
 
     def samples(self, x: np.ndarray, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """New observations drawn at all points together, (N, n_samples)."""
@@ -117,7 +117,8 @@ class Fitted:
     # ---------------------------------------------------------------------------------------------------------
 
     @property
-    def _unit(self) -> float:
+    def unit(self) -> float:
+        """One unit of the scaled target in the user's units."""
         return 1.0 if self.target is None else float(self.target.scale)
 
     def _in_units(self, values: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,7 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
             "rows of a mini-batch": f"{settings['batch_size']:,}",
             "seed": str(settings["seed"]),
         },
-        "Versions": {name: version(name) for name in ("swsgp", "jax", "numpy", "scikit-learn", "pyarrow")},
+        "Versions": fitted.record["versions"],
     }
     order = np.argsort(evaluation.log_density)[:MOST_ROWS]
     return Facts(

@@ -3,6 +3,7 @@
 Only the classes named here are ever made from a file, from plain values, and nothing in a file is run.
 """
 
+import hashlib
 import json
 import math
 from dataclasses import fields, is_dataclass
@@ -51,9 +52,15 @@ def to_bytes(content: Any, header: dict[str, Any]) -> bytes:
     """A record, with plain facts beside it that can be read without it."""
     arrays: dict[str, np.ndarray] = {}
     described = _describe(content, "content", arrays)
-    versions = {"swsgp": __version__, **{name: version(name) for name in _LIBRARIES}}
-    text = json.dumps({"format": FORMAT, "versions": versions, **header, "content": described}, allow_nan=False)
-    return safetensors.numpy.save(arrays, metadata={_KEY: text})
+    body = {"format": FORMAT, "versions": versions(), **header, "content": described}
+    text = json.dumps(body, allow_nan=False, default=_plain)
+    whole = json.dumps({"digest": _digest(json.loads(text), arrays), **json.loads(text)})
+    return safetensors.numpy.save(arrays, metadata={_KEY: whole})
+
+
+def versions() -> dict[str, str]:
+    """Of this package and of the libraries that its results depend on."""
+    return {"swsgp": __version__, **{name: version(name) for name in _LIBRARIES}}
 
 
 def from_bytes(data: bytes, source: str = "the data") -> tuple[Any, dict[str, Any]]:
@@ -61,6 +68,8 @@ def from_bytes(data: bytes, source: str = "the data") -> tuple[Any, dict[str, An
     header = _header(data, source)
     try:
         arrays = safetensors.numpy.load(data)
+        if header["digest"] != _digest({key: part for key, part in header.items() if key != "digest"}, arrays):
+            raise ModelFileError(f"{source} is damaged: it is not what was written; use another copy.")
         return _build(header["content"], arrays), header
     except ModelFileError:
         raise
@@ -98,6 +107,21 @@ def _header(data: bytes, source: str) -> dict[str, Any]:
             f"this version's {FORMAT}; update swsgp."
         )
     return dict(header)
+
+
+def _digest(body: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    """Changes with any bit of a file's content."""
+    digest = hashlib.sha256(json.dumps(body).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise DataError(f"{value!r} cannot be saved.")
 
 
 def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -8,7 +8,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from swsgp.data.table_files import batches, column_names, read_table, write_batches
+from swsgp.data.table_files import batches, column_names, read_table, typed, write_batches
 from swsgp.errors import DataError
 
 TABLE = pa.table({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "x"], "c": [1, 2, 3]})
@@ -26,7 +26,8 @@ def test_files_of_every_format_are_read_whole_and_in_parts(tmp_path, name):
     WRITERS[name](TABLE, str(path))
     assert column_names(path) == ["a", "b", "c"]
     assert read_table(path, ["c", "a"]).to_pydict() == TABLE.select(["c", "a"]).to_pydict()
-    parts = list(batches(path, {"b": pa.string(), "a": pa.float64()}))
+    types = {"b": pa.string(), "a": pa.float64()}
+    parts = [typed(part, types) for part in batches(path, list(types))]
     assert pa.concat_tables(parts).to_pydict() == TABLE.select(["b", "a"]).to_pydict()
 
 
@@ -43,7 +44,7 @@ def test_long_files_come_in_parts_of_bounded_size(tmp_path, monkeypatch):
     long = pa.table({"a": list(range(95))})
     for name in ("t.parquet", "t.feather"):
         WRITERS[name](long, str(tmp_path / name))
-        parts = list(batches(tmp_path / name, {"a": None}))
+        parts = list(batches(tmp_path / name, ["a"]))
         assert max(len(part) for part in parts) == 10
         assert pa.concat_tables(parts).to_pydict() == long.to_pydict()
 
@@ -63,6 +64,28 @@ def test_missing_text_and_numbers_of_a_csv_file_are_missing(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,x\n,\n3,z\n")
     assert read_table(path, ["a", "b"]).to_pydict() == {"a": [1, None, 3], "b": ["x", None, "z"]}
+
+
+def test_parts_of_a_csv_file_are_text_until_their_types_are_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,flag,n,label\n00017,true,1,1\n00018,False, 2.5 ,2\n00019,,,\n", encoding="utf-8")
+    (part,) = batches(path, ["id", "flag", "n", "label"])
+    assert part["id"].to_pylist() == ["00017", "00018", "00019"]
+    found = typed(part, {"flag": pa.float64(), "n": pa.float64(), "label": pa.string()})
+    assert found.to_pydict() == {"flag": [1.0, 0.0, None], "n": [1.0, 2.5, None], "label": ["1", "2", None]}
+    assert typed(part, {"flag": pa.bool_(), "label": pa.int64()}).to_pydict() == {
+        "flag": [True, False, None],
+        "label": [1, 2, None],
+    }
+    with pytest.raises(DataError, match="column 'x' must be numbers, as in training, and has text such as 'big'"):
+        typed(pa.table({"x": ["1", "big"]}), {"x": pa.float64()})
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("größe,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="not text in UTF-8"):
+        column_names(path)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather"])

@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from houses import FAST, frame
 from scipy import sparse
@@ -111,12 +113,21 @@ def test_huge_and_tiny_units_give_the_same_model(size):
     np.testing.assert_allclose(scaled.predict(GOOD * size) / size, plain.predict(GOOD), rtol=1e-3, atol=1e-3)
 
 
-def test_one_huge_value_does_not_spoil_the_others():
-    bad = spoiled(1e30)
-    model = SWSGPRegressor(**{**QUICK, "max_steps": 500}).fit(bad, TARGET)
+def test_one_huge_value_is_named_and_one_wild_value_does_not_spoil_the_others():
+    with pytest.raises(
+        DataError, match="column 'x1' has a value of the size 1e\\+30, more than 1e\\+09 times the spread"
+    ):
+        SWSGPRegressor(**QUICK).fit(spoiled(1e30), TARGET)
+    with pytest.raises(DataError, match="the target has a value of the size 1e\\+30"):
+        SWSGPRegressor(**QUICK).fit(GOOD, np.where(np.arange(40) == 3, 1e30, TARGET))
+    with pytest.raises(DataError, match="column 'x0' has values of the size 2e\\+160; give it in another unit"):
+        SWSGPRegressor(**QUICK).fit(GOOD * 1e160, TARGET)
+    wild = spoiled(1e6)
+    model = SWSGPRegressor(**{**QUICK, "max_steps": 500}).fit(wild, TARGET)
     others = np.arange(40) != 3
-    assert np.corrcoef(model.predict(bad)[others], TARGET[others])[0, 1] > 0.5
-    assert np.isfinite(model.predict(bad, return_std=True)).all()
+    assert np.corrcoef(model.predict(wild)[others], TARGET[others])[0, 1] > 0.5
+    assert np.isfinite(model.predict(wild, return_std=True)).all()
+    assert np.isfinite(model.predict(spoiled(1e30), return_std=True)).all()
 
 
 @pytest.mark.parametrize(
@@ -232,3 +243,59 @@ def test_a_failed_fit_leaves_the_trained_model_as_it_was():
 def test_quantiles_outside_0_and_1_are_refused(regressor, levels):
     with pytest.raises(ValueError, match=r"between 0 and 1|could not convert"):
         regressor.predict_quantiles(frame(5)[0], levels)
+
+
+def test_labels_of_other_types_than_those_of_training_are_named(classifier):
+    X, _ = frame(10)
+    with pytest.raises(DataError, match="not there in training: 1"):
+        classifier.log_score(X, np.ones(10))
+    with pytest.raises(DataError, match="1 missing labels"):
+        classifier.log_score(X, np.array(["dear"] * 9 + [None], dtype=object))
+    with pytest.raises(DataError, match="labels must be text, whole numbers, or true and false"):
+        SWSGPClassifier(**QUICK).fit(GOOD, np.array(["2026-01-01"] * 20 + ["2026-01-02"] * 20, dtype="datetime64[D]"))
+
+
+def test_whole_numbers_and_flags_with_holes_stay_what_they_are_when_rows_are_dropped():
+    X = pa.table({"a": GOOD[:, 0]})
+    for values in ([1, 2], [True, False]):
+        y = pa.chunked_array([[None, *(values[i % 2] for i in range(39))]])
+        model = SWSGPClassifier(missing="drop", **QUICK).fit(X, y)
+        assert model.classes_.tolist() == sorted(values)
+        assert model.fitted_.record["rows"] == 39
+
+
+def test_early_stopping_may_be_numpys_false_and_parameters_numpys_numbers(tmp_path):
+    model = SWSGPRegressor(
+        **{**QUICK, "early_stopping": np.False_, "n_inducing": np.int64(8)}, max_categories=np.int64(20)
+    ).fit(GOOD, TARGET)
+    assert model.settings_["n_held_out"] == 0
+    model.save(tmp_path / "m.swsgp")
+    with pytest.raises(SettingError, match="early_stopping must be"):
+        SWSGPRegressor(**{**QUICK, "early_stopping": 0}).fit(GOOD, TARGET)
+
+
+def test_columns_without_a_value_are_filled_where_that_was_asked_for():
+    X = pd.DataFrame({"a": GOOD[:, 0], "g": ["u", "v"] * 20})
+    model = SWSGPRegressor(missing="fill", **QUICK).fit(X, TARGET)
+    assert np.isfinite(model.predict(pd.DataFrame({"a": [0.1], "g": [None]}))).all()
+    assert np.isfinite(model.predict(pd.DataFrame({"a": [None], "g": ["u"]}))).all()
+    unnamed = SWSGPRegressor(missing="fill", **QUICK).fit(GOOD, TARGET)
+    with pytest.warns(UserWarning, match="has feature names"):
+        found = unnamed.predict(pd.DataFrame(spoiled(np.nan), columns=[f"c{j}" for j in range(GOOD.shape[1])]))
+    np.testing.assert_array_equal(found, unnamed.predict(spoiled(np.nan)))
+
+
+def test_tables_that_are_not_there_yet_or_name_a_column_twice_are_refused():
+    with pytest.raises(DataError, match=r"collect\(\) it first"):
+        SWSGPRegressor(**QUICK).fit(pl.LazyFrame({"a": [1.0, 2.0]}), [1.0, 2.0])
+    with pytest.raises(DataError, match="more than one column named 'a'"):
+        SWSGPRegressor(**QUICK).fit(pd.DataFrame(GOOD[:, :2], columns=["a", "a"]), TARGET)
+
+
+def test_partial_fit_drops_rows_with_holes_and_refuses_other_classes(classifier):
+    model = SWSGPRegressor(missing="drop", **QUICK).fit(GOOD, TARGET)
+    model.partial_fit(spoiled(np.nan), TARGET)
+    assert model.fitted_.record["rows"] == 79
+    model = SWSGPClassifier(**QUICK).partial_fit(GOOD, TARGET > 0)
+    with pytest.raises(SettingError, match="classes must be those of the first call"):
+        model.partial_fit(GOOD, TARGET > 0, classes=["a", "b"])

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import subprocess
 
 import numpy as np
 import polars as pl
@@ -11,7 +12,7 @@ from houses import FAST, frame
 from scipy import stats
 
 import swsgp
-from swsgp import SWSGPClassifier, SWSGPRegressor
+from swsgp import SWSGPClassifier, SWSGPRegressor, serialization
 from swsgp.errors import DataError, ModelFileError, SettingError
 
 TEST = frame(200, seed=1)
@@ -267,9 +268,9 @@ def test_a_report_is_a_page_and_a_file(tmp_path, regressor, classifier):
             lambda data: data.replace(b'\\"format\\": 1', b'\\"format\\": 9'),
             "newer than this version's 1; update swsgp",
         ),
-        (lambda data: data.replace(b"Matern52", b"Matern99"), "class 'Matern99'"),
+        (lambda data: data.replace(b"Matern52", b"Matern99"), "damaged"),
         (lambda data: data.replace(b"n_neighbors", b"n_neighbros"), "damaged"),
-        (lambda data: data.replace(b"SWSGPRegressor", b"SWSGPRegressoR"), "not a model"),
+        (lambda data: data.replace(b"SWSGPRegressor", b"SWSGPRegressoR"), "damaged"),
     ],
 )
 def test_a_file_that_is_not_a_whole_model_is_refused(tmp_path, regressor, spoil, message):
@@ -278,6 +279,18 @@ def test_a_file_that_is_not_a_whole_model_is_refused(tmp_path, regressor, spoil,
     assert spoil(data) != data
     (tmp_path / "m.swsgp").write_bytes(spoil(data))
     with pytest.raises(ModelFileError, match=message):
+        swsgp.load(tmp_path / "m.swsgp")
+
+
+def test_a_file_may_name_only_classes_of_this_package(tmp_path, regressor, monkeypatch):
+    monkeypatch.setitem(serialization._HOME_OF, "Popen", "subprocess")
+    monkeypatch.setattr(subprocess.Popen, "__dataclass_fields__", {}, raising=False)
+    (tmp_path / "m.swsgp").write_bytes(serialization.to_bytes(object.__new__(subprocess.Popen), {"kind": "model"}))
+    monkeypatch.delitem(serialization._HOME_OF, "Popen")
+    with pytest.raises(ModelFileError, match="names a class 'Popen' that swsgp does not have"):
+        swsgp.load(tmp_path / "m.swsgp")
+    (tmp_path / "m.swsgp").write_bytes(serialization.to_bytes(regressor.fitted_, {"kind": "checkpoint"}))
+    with pytest.raises(ModelFileError, match="not a model"):
         swsgp.load(tmp_path / "m.swsgp")
 
 
@@ -298,3 +311,23 @@ def test_a_model_is_saved_whole_or_not_at_all(tmp_path, regressor):
         swsgp.load(tmp_path / "none.swsgp")
     with pytest.raises((SettingError, DataError)):
         regressor.predict_interval(TEST[0], 95)
+
+
+def test_a_single_bit_that_changed_is_noticed(tmp_path, regressor):
+    path = tmp_path / "m.swsgp"
+    regressor.save(path)
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    for position in (start, start + 1003, len(data) - 1):
+        data[position] ^= 4
+        path.write_bytes(data)
+        with pytest.raises(ModelFileError, match="damaged"):
+            swsgp.load(path)
+        data[position] ^= 4
+
+
+def test_the_held_out_score_is_in_the_units_of_the_target():
+    X, y = frame(300)
+    model = SWSGPRegressor(**{**FAST, "early_stopping": True, "max_steps": 500}).fit(X, y)
+    scores = [report[3] for report in model.fitted_.record["history"] if report[3] is not None]
+    assert max(scores) == pytest.approx(model.log_score(X, y), abs=0.7)

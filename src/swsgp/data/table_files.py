@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -43,12 +44,12 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
             return pa.ipc.open_file(source).read_all().select(list(columns))
 
 
-def batches(path: Path, types: dict[str, pa.DataType | None]) -> Iterator[pa.Table]:
-    """Some columns of a file, a bounded number of rows at a time; a CSV file is read with the types given, if any."""
-    names = list(types)
+def batches(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Some columns of a file, a bounded number of rows at a time; those of a CSV file are text, see `typed`."""
+    names = list(names)
     with _errors_of(path):
         if _kind(path) == CSV:
-            with _csv_reader(path, {name: kind for name, kind in types.items() if kind is not None}, names) as reader:
+            with _csv_reader(path, dict.fromkeys(names, pa.string()), names) as reader:
                 for batch in reader:
                     yield pa.Table.from_batches([batch])
         elif _kind(path) == PARQUET:
@@ -62,6 +63,11 @@ def batches(path: Path, types: dict[str, pa.DataType | None]) -> Iterator[pa.Tab
                     whole = pa.Table.from_batches([file.get_batch(i)]).select(names)
                     for start in range(0, len(whole), BATCH_ROWS):
                         yield whole.slice(start, BATCH_ROWS)
+
+
+def typed(part: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
+    """Some columns of a part of a file, with these types where they came as text, or are to be text."""
+    return pa.table({name: _cast(name, part[name], kind) for name, kind in types.items()})
 
 
 def write_batches(path: Path, tables: Iterator[pa.Table]) -> int:
@@ -104,6 +110,22 @@ def _writer(kind: tuple[str, ...], path: Path, schema: pa.Schema) -> Any:
     return pa.ipc.new_file(str(path), schema)
 
 
+def _cast(name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type) == pa.types.is_string(kind):
+        return column
+    if pa.types.is_string(kind):
+        return column.cast(kind)
+    text = pc.utf8_trim_whitespace(column)
+    lower = pc.utf8_lower(text)
+    text = pc.if_else(pc.equal(lower, "true"), "1", pc.if_else(pc.equal(lower, "false"), "0", text))
+    try:
+        return text.cast(pa.float64()).cast(kind)
+    except pa.ArrowInvalid as error:
+        value = re.search(r"'(.*?)'", str(error))
+        found = f" such as '{value.group(1)}'" if value else ""
+        raise DataError(f"column '{name}' must be numbers, as in training, and has text{found}.") from None
+
+
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
     """What Arrow finds wrong, as an error that names the file."""
@@ -111,6 +133,8 @@ def _errors_of(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} cannot be read: it is not text in UTF-8; save it as UTF-8.") from None
 
 
 @contextmanager

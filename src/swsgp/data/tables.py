@@ -24,9 +24,12 @@ def as_arrow(table: Any) -> pa.Table | None:
         return pa.Table.from_batches([table])
     if isinstance(table, pa.Table):
         return table
+    if hasattr(table, "collect"):
+        raise DataError(f"a {type(table).__name__} has no rows yet; collect() it first.")
     names = list(getattr(table, "columns", []))
     if not names or not all(isinstance(name, str) for name in names):
         return None
+    _check_names(names)
     try:
         if hasattr(table, "to_arrow"):
             return table.to_arrow()
@@ -40,8 +43,10 @@ def as_vector(values: Any) -> Any:
     if isinstance(values, pa.Table) and values.num_columns == 1:
         values = values.column(0)
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
+        values = _decoded(values)
+        if values.null_count and not pa.types.is_floating(values.type):
+            # Arrow would make numbers with fractions of whole ones, and dates of nothing.
+            return np.array(values.to_pylist(), dtype=object)
         return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
     return values.to_numpy() if hasattr(values, "to_numpy") else values
 
@@ -147,13 +152,19 @@ class Encoding:
         bad = [f"'{name}' ({count})" for name, count in zip(self.names, counts, strict=True) if count]
         if bad:
             raise DataError(
-                f"values are missing (NaN) in {_listed(bad)}; drop those rows or columns, or train with missing='drop' "
-                "or missing='fill' (medians stand in; a missing text is none of the known values)."
+                f"values are missing (NaN) in {_listed(bad)}; drop those rows or columns, or train with missing='fill' "
+                "(medians stand in; a missing text is none of the known values) or missing='drop' (for training alone)."
             )
+
+
+def numbers(table: pa.Table) -> np.ndarray:
+    """The columns of a table, all of them numbers, as an array; missing values are NaN."""
+    return np.concatenate([_numbers(name, table[name]) for name in table.column_names], axis=1)
 
 
 def n_missing(column: pa.ChunkedArray) -> int:
     """How many values are missing: null, or NaN in a column of floats."""
+    column = _decoded(column)
     count = column.null_count
     if pa.types.is_floating(column.type):
         count += pc.sum(pc.is_nan(column)).as_py() or 0
@@ -165,7 +176,7 @@ def is_complete(rows: pa.Table | np.ndarray) -> np.ndarray:
     if isinstance(rows, np.ndarray):
         return np.asarray(~np.isnan(rows).any(axis=1))
     keep = np.ones(len(rows), dtype=bool)
-    for column in rows.columns:
+    for column in map(_decoded, rows.columns):
         keep &= pc.is_valid(column).to_numpy()
         if pa.types.is_floating(column.type):
             keep &= ~np.isnan(column.to_numpy())
@@ -176,6 +187,8 @@ def is_missing(values: np.ndarray) -> np.ndarray:
     """Which values of a column are missing: None, NaN, or what pandas puts in their place."""
     if values.dtype.kind == "f":
         return np.isnan(values)
+    if values.dtype.kind in "mM":
+        return np.isnat(values)
     if values.dtype.kind != "O":
         return np.zeros(len(values), dtype=bool)
     return np.array(
@@ -191,7 +204,7 @@ def check_missing(missing: Any) -> None:
 def _check_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
-        raise DataError(f"the table has more than one column named {_quoted(twice)}; rename or leave one out.")
+        raise DataError(f"the table has more than one column named '{twice[0]}'; rename or leave one out.")
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -224,6 +237,8 @@ def _categories(name: str, column: pa.ChunkedArray, max_categories: int) -> tupl
         return None
     if pa.types.is_null(kind):
         raise DataError(f"column '{name}' has no values; leave it out.")
+    if pa.types.is_binary(kind):
+        raise DataError(f"column '{name}' is not text in UTF-8; save the table as UTF-8, or leave the column out.")
     if not is_text(kind):
         raise DataError(f"column '{name}' has values of type {kind}; turn them into numbers or text, or leave it out.")
     known = tuple(sorted(value for value in _decoded(column).unique().to_pylist() if value is not None))
@@ -237,12 +252,14 @@ def _categories(name: str, column: pa.ChunkedArray, max_categories: int) -> tupl
     return known
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _numbers(name: str, column: pa.ChunkedArray) -> np.ndarray:
     column = _decoded(column)
+    if pa.types.is_null(column.type):
+        return np.full((len(column), 1), np.nan)
     if not _is_number(column.type):
         found = "text" if is_text(column.type) else f"of type {column.type}"
         raise DataError(f"column '{name}' must be numbers, as in training, and is {found}.")
@@ -251,6 +268,8 @@ def _numbers(name: str, column: pa.ChunkedArray) -> np.ndarray:
 
 def _one_hot(name: str, column: pa.ChunkedArray, known: tuple[str, ...]) -> np.ndarray:
     column = _decoded(column)
+    if pa.types.is_null(column.type):
+        return np.zeros((len(column), len(known)))
     if not is_text(column.type):
         raise DataError(f"column '{name}' must be text, as in training, and is of type {column.type}.")
     position = pc.index_in(column, value_set=pa.array(known, column.type)).fill_null(-1).to_numpy()

@@ -15,11 +15,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from swsgp.arrays import as_inputs
 from swsgp.data.batches import split_held_out
 from swsgp.data.scaling import Scaling
-from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_complete, is_missing, name_of
-from swsgp.errors import DataError
+from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_complete, is_missing, name_of, numbers
+from swsgp.errors import DataError, NumericalError, SettingError
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
 from swsgp.fit.defaults import choose
@@ -29,7 +28,7 @@ from swsgp.fit.settings import Settings
 from swsgp.fitted import Fitted
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.model import create
-from swsgp.serialization import to_bytes
+from swsgp.serialization import to_bytes, versions
 from swsgp.yardsticks import Yardsticks
 
 # Up to so many inducing inputs start at k-means centres, which are better placed than a subset, and slower to find.
@@ -124,7 +123,9 @@ class SWSGPBase(BaseEstimator):
             start, x, y = self._start(X, y, classes)
             return self._train(start, x, y, None, False)
         fitted, settings = self.fitted_, self.settings_
-        x, y = self._labelled(X, y)
+        if classes is not None and set(classes) != set(fitted.labels if fitted.labels is not None else ()):
+            raise SettingError("classes must be those of the first call; fit a new model for other ones.")
+        x, y = self._labelled(*self._without_holes(X, y))
         n_data = fitted.record["rows"] + len(x)
         trained = train(
             fitted.model,
@@ -144,6 +145,22 @@ class SWSGPBase(BaseEstimator):
         )
         return self._take(fitted, trained, n_data)
 
+    def _without_holes(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Rows for training, without those that miss a value if that was asked for."""
+        rows: Any = as_arrow(X)
+        if rows is None:
+            rows = check_array(X, estimator=self, input_name="X", **_AS_ARRAY)
+        elif 0 in rows.shape:
+            raise DataError(f"X must have at least one row and one column, got shape {rows.shape}.")
+        y = column_or_1d(as_vector(y), warn=True)
+        check_consistent_length(rows, y)
+        if self.missing == "drop":
+            keep = is_complete(rows) & ~is_missing(y)
+            if not keep.any():
+                raise DataError("every row has a missing value; leave out the emptiest columns, or use missing='fill'.")
+            rows, y = rows.filter(keep) if isinstance(rows, pa.Table) else rows[keep], y[keep]
+        return rows, y
+
     def _start(self, X: Any, y: Any, classes: Any) -> tuple[Fitted, np.ndarray, np.ndarray]:
         """The model before training, and its data."""
         y_given = y
@@ -157,6 +174,9 @@ class SWSGPBase(BaseEstimator):
         chosen = choose(len(x), asked)
         seed = seed_of(self.random_state)
         inputs = Scaling.of(x) if encoding is None else Scaling.of(x).except_for(encoding.is_text)
+        inputs.check_reach(x, [f"column '{encoding.names[source]}'" for source in encoding.sources])
+        if target is not None:
+            target.check_reach(y, ["the target"])
         scaled = inputs.apply(x)
         model = create(
             scaled,
@@ -213,27 +233,29 @@ class SWSGPBase(BaseEstimator):
             checkpoint=checkpoint,
             resume=resume,
         )
-        self._take(start, trained, len(x))
-        if trained.reason == "interrupted":
-            raise KeyboardInterrupt
-        return self
+        if trained.reason == "not finite" and trained.steps == 0:
+            raise NumericalError(
+                "training came to no finite number; look for extreme values, or use precision='float64'."
+            )
+        return self._take(start, trained, len(x))
 
     def _take(self: S, before: Fitted, trained: Trained, n_rows: int) -> S:
-        """Keep a trained model, and how it came about."""
-        history = [
-            [r.step, round(r.seconds, 3), r.bound, r.score if r.score is None or np.isfinite(r.score) else None]
-            for r in trained.history
-        ]
+        """Keep a trained model, and how it came about; an interruption goes on from here."""
+        shift = np.log(before.unit)
+        history = [[r.step, round(r.seconds, 3), r.bound - shift, _plain(r.score, shift)] for r in trained.history]
         record = before.record | {
             "rows": n_rows,
             "steps": trained.steps,
             "seconds": trained.seconds,
             "ended_by": trained.reason,
             "history": _thinned(history),
+            "versions": versions(),
         }
         fitted = replace(before, model=trained.model, record=record)
         record["relevance"] = dict(zip(fitted.encoding.names, fitted.relevance.tolist(), strict=True))
         self.keep(fitted)
+        if trained.reason == "interrupted":
+            raise KeyboardInterrupt
         return self
 
     def keep(self, fitted: Fitted) -> None:
@@ -268,18 +290,7 @@ class SWSGPBase(BaseEstimator):
         check_missing(self.missing)
         if y is None:
             raise DataError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        rows: Any = as_arrow(X)
-        if rows is None:
-            rows = check_array(X, estimator=self, input_name="X", **_AS_ARRAY)
-        elif 0 in rows.shape:
-            raise DataError(f"X must have at least one row and one column, got shape {rows.shape}.")
-        y = column_or_1d(as_vector(y), warn=True)
-        check_consistent_length(rows, y)
-        if self.missing == "drop":
-            keep = is_complete(rows) & ~is_missing(y)
-            if not keep.any():
-                raise DataError("every row has a missing value; leave out the emptiest columns, or use missing='fill'.")
-            rows, y = rows.filter(keep) if isinstance(rows, pa.Table) else rows[keep], y[keep]
+        rows, y = self._without_holes(X, y)
         if isinstance(rows, pa.Table):
             encoding = Encoding.of(rows, self.max_categories, self.missing)
             return encoding.apply(rows), y, encoding
@@ -302,7 +313,7 @@ class SWSGPBase(BaseEstimator):
         if encoding.is_named:
             return encoding.apply(table)
         warnings.warn(f"X has feature names, but {type(self).__name__} was fitted without feature names", stacklevel=3)
-        return encoding.apply_array(validate_data(self, as_inputs(table), reset=False, **_AS_ARRAY))
+        return encoding.apply_array(validate_data(self, numbers(table), reset=False, **_AS_ARRAY))
 
     def _labelled(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and target of rows to be learned or scored, as numbers."""
@@ -366,6 +377,10 @@ class SWSGPBase(BaseEstimator):
 def seed_of(random_state: Any) -> int:
     source = check_random_state(random_state)
     return int(random_state) if isinstance(random_state, Integral) else int(source.randint(2**31 - 1))
+
+
+def _plain(score: float | None, shift: float) -> float | None:
+    return None if score is None or not np.isfinite(score) else float(score - shift)
 
 
 def _thinned(history: list[list[Any]]) -> list[list[Any]]:

@@ -56,26 +56,22 @@ class SWSGPClassifier(ClassifierMixin, SWSGPBase):
         return self.fitted_.probabilities(x)
 
     def _as_numbers(self, y: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        position = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
-        is_new = labels[position] != y
+        _check_labels(y)
+        try:
+            position = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
+            is_new = labels[position] != y
+        except TypeError:
+            is_new = np.ones(len(y), dtype=bool)
         if is_new.any():
             new = sorted({str(label) for label in y[is_new]})[:5]
             raise DataError(f"the target has labels that were not there in training: {', '.join(new)}.")
         return position.astype(np.float64)
 
     def _learn_labels(self, y: np.ndarray, classes: Any) -> tuple[np.ndarray, np.ndarray]:
-        n_missing = int(is_missing(y).sum())
-        if n_missing:
-            raise DataError(f"the target y has {n_missing} missing labels (NaN); drop those rows.")
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        try:
-            check_classification_targets(y)
-            labels = np.unique(y if classes is None else np.asarray(classes))
-        except TypeError:
-            raise DataError("labels must be of one type, so that they can be sorted; turn them into text.") from None
+        y = _check_labels(y)
+        labels = np.unique(y if classes is None else _check_labels(np.asarray(classes)))
         if len(labels) < 2:
-            raise DataError(f"the target has one class only, {labels[0]!r}; a classifier takes at least two.")
+            raise DataError(f"the target has one class only, {labels[0]}; a classifier takes at least two.")
         return self._as_numbers(y, labels), labels
 
     def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, None]:
@@ -91,3 +87,24 @@ class SWSGPClassifier(ClassifierMixin, SWSGPBase):
             f"likelihood must be 'auto', 'softmax' or, for two classes, 'probit' or 'logit', got {self.likelihood!r} "
             f"for {len(labels)} classes."
         )
+
+
+def _check_labels(y: np.ndarray) -> np.ndarray:
+    """Labels of one type: text, whole numbers, or true and false."""
+    n_missing = int(is_missing(y).sum())
+    if n_missing:
+        raise DataError(f"the target y has {n_missing} missing labels (NaN); drop those rows.")
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    if y.dtype.kind == "O":
+        kinds = {type(label) for label in y}
+        if len(kinds) > 1:
+            raise DataError("labels must be of one type, so that they can be sorted; turn them into text.")
+        y = y if kinds == {str} else np.array(y.tolist())
+    if y.dtype.kind not in "OUbiuf":
+        raise DataError("labels must be text, whole numbers, or true and false; turn those of the target into text.")
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        raise DataError(f"{error} SWSGPRegressor learns numbers (--task regression).") from None
+    return y

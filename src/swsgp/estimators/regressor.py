@@ -1,5 +1,6 @@
 """Regression for scikit-learn users, and what a Gaussian process can say beyond a mean."""
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from sklearn.base import RegressorMixin
 
 from swsgp.arrays import as_target
 from swsgp.data.scaling import Scaling
+from swsgp.data.tables import is_missing
 from swsgp.errors import DataError, SettingError
 from swsgp.estimators.base import SWSGPBase, seed_of
 from swsgp.gp.likelihoods import Gaussian, Likelihood, Poisson, StudentT
@@ -102,7 +104,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
         return self.fitted_.samples(x, n_samples, np.random.default_rng(seed_of(random_state)))
 
     def _as_numbers(self, y: np.ndarray, labels: None) -> np.ndarray:
-        if y.dtype.kind in "OUSM":
+        if y.dtype.kind not in "biuf":
             y = _numbers_in(y)
         return as_target(y)
 
@@ -124,7 +126,13 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
 
 def _numbers_in(y: np.ndarray) -> np.ndarray:
     try:
-        return y.astype(np.float64)
+        if y.dtype.kind in "mM" or any(isinstance(value, datetime.date) for value in y):
+            raise DataError(
+                "the target must be numbers, got dates; turn them into numbers, such as days since the first."
+            )
+        return np.where(is_missing(y), np.nan, y).astype(np.float64)
+    except DataError:
+        raise
     except (TypeError, ValueError):
         raise DataError(
             "the target must be numbers, got text or other objects; SWSGPClassifier learns labels."

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from swsgp.errors import SettingError
 
 AUTO = "auto"
@@ -55,9 +57,11 @@ def choose(n_rows: int, asked: dict[str, Any]) -> Choices:
 
 
 def _n_held_out(n_rows: int, early_stopping: Any) -> int:
-    if early_stopping not in (AUTO, True, False):
+    if not (
+        isinstance(early_stopping, bool | np.bool_) or (isinstance(early_stopping, str) and early_stopping == AUTO)
+    ):
         raise SettingError(f"early_stopping must be 'auto', True or False, got {early_stopping!r}.")
-    if early_stopping is False or (early_stopping == AUTO and n_rows < _MIN_ROWS_TO_HOLD_OUT):
+    if not early_stopping or (early_stopping == AUTO and n_rows < _MIN_ROWS_TO_HOLD_OUT):
         return 0
     return min(max(1, n_rows // 10), _MAX_HELD_OUT)
 
