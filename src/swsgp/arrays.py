@@ -54,6 +54,8 @@ def pair_for(x: Any, y: Any, n_columns: int, precision: str) -> tuple[np.ndarray
 
 def in_precision(array: np.ndarray, precision: str) -> np.ndarray:
     """The array in this precision, unless a value is too large for it."""
+    if array.dtype == precision:
+        return array
     with np.errstate(over="ignore"):
         narrow = array.astype(precision)
     if not np.isfinite(narrow).all():
@@ -63,12 +65,13 @@ def in_precision(array: np.ndarray, precision: str) -> np.ndarray:
 
 def check_finite(array: np.ndarray, names: list[str], what: str) -> None:
     """Refuse NaN and infinite values, naming the columns that have them."""
+    if np.isfinite(array).all():
+        return
     n_bad = (~np.isfinite(array)).sum(axis=0)
-    if n_bad.any():
-        raise DataError(
-            f"{what} must be finite, got {n_bad.sum()} NaN or infinite values in "
-            f"{name_columns(np.flatnonzero(n_bad), names)}; drop or fill those rows."
-        )
+    raise DataError(
+        f"{what} must be finite, got {n_bad.sum()} NaN or infinite values in "
+        f"{name_columns(np.flatnonzero(n_bad), names)}; drop or fill those rows."
+    )
 
 
 def log_parameter(name: str, value: object) -> np.ndarray:
@@ -88,7 +91,7 @@ def _as_numbers(values: Any, names: list[str], what: str) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} must be a table of numbers with rows of one length, got {error}.") from None
     if array.dtype.kind in "buif":
-        return array.astype(np.float64)
+        return array.astype(np.float64, copy=False)
     if array.dtype.kind == "O" and array.ndim <= 2:
         columns = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
         bad = [j for j in range(columns.shape[1]) if not all(_is_number(value) for value in columns[:, j])]

@@ -120,7 +120,7 @@ class Encoding:
 
     def apply_array(self, x: np.ndarray) -> np.ndarray:
         """As `apply`, for an array whose columns are in the order of training."""
-        if self.is_text.any():
+        if any(known is not None for known in self.categories):
             raise DataError("the model was trained with text columns; give a table with their names.")
         if self.fill is None and np.isfinite(x).all():
             return x

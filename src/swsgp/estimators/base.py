@@ -299,9 +299,10 @@ class SWSGPBase(BaseEstimator):
 
     def _inputs(self, X: Any) -> np.ndarray:
         """Inputs of a prediction as numbers."""
-        check_is_fitted(self, "fitted_")
+        # scikit-learn's checks take as long as predicting a row; they are for what is not plainly right.
+        if not hasattr(self, "fitted_"):
+            check_is_fitted(self, "fitted_")
         encoding = self.fitted_.encoding
-        # Validation by scikit-learn takes longer than predicting a row, and finds nothing here.
         if not encoding.is_named and _is_plain(X, self.n_features_in_):
             return encoding.apply_array(X)
         table = as_arrow(X)

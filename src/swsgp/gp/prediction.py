@@ -17,8 +17,8 @@ from swsgp.errors import NumericalError, SettingError
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
 from swsgp.gp.likelihoods import Classification, Likelihood, Regression
 from swsgp.gp.model import SparseGP
-from swsgp.gp.variational import Full
-from swsgp.ops.compiled import jit
+from swsgp.gp.variational import Diagonal, Full
+from swsgp.ops.compiled import Structure, jit
 from swsgp.ops.local import inverse_factor, joint_covariance
 from swsgp.shapes import Array, precision_scope
 
@@ -31,6 +31,8 @@ Finish = Callable[..., tuple[Array, ...]]
 _UNION_ROWS = 64
 # Points of a joint covariance, whose matrices are dense.
 _MAX_JOINT = 8192
+# Active inducing variables of a few rows, all together, at most.
+_FEW = 256
 # Where a factor fails, prediction tries again with ten times the jitter, at most this often.
 _MAX_RETRIES = 4
 
@@ -49,6 +51,14 @@ class Predictor:
             with precision_scope(self._precision):
                 self._factor = jnp.asarray(self._retried(_factor)[0])
         self._z = np.asarray(model.inducing)
+        self._arrays, definition = jax.tree.flatten(model)
+        self._structure = Structure(definition)
+        self._chunk_rows = self._most_rows()
+        # Arrays with a row for each inducing variable, by their position among all, on the host.
+        self._per_inducing: dict[int, np.ndarray] = {}
+        if isinstance(model.variational, Diagonal) and jax.default_backend() == "cpu":
+            own = {id(array) for array in (model.inducing, model.variational.mean, model.variational.log_std)}
+            self._per_inducing = {i: np.asarray(a) for i, a in enumerate(self._arrays) if id(a) in own}
         with precision_scope(self._precision):
             self._search = SearchInducing(model.metric, self._z)
 
@@ -152,8 +162,8 @@ class Predictor:
             return tuple(parts[0])
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
-    def _chunks(self, *columns: np.ndarray) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
-        """Chunks of rows with the number of real ones; the rest repeat the last, up to a power of two."""
+    def _most_rows(self) -> int:
+        """Rows that are predicted at once."""
         match self._active:
             case PerPoint(n_neighbors):
                 n_latent = self.model.likelihood.n_latent
@@ -163,7 +173,11 @@ class Predictor:
                 most = _UNION_ROWS
             case All():
                 most = _MAX_NUMBERS // len(self._z)
-        most = 1 << (min(max(most, 1), _MAX_ROWS).bit_length() - 1)
+        return 1 << (min(max(most, 1), _MAX_ROWS).bit_length() - 1)
+
+    def _chunks(self, *columns: np.ndarray) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+        """Chunks of rows with the number of real ones; the rest repeat the last, up to a power of two."""
+        most = self._chunk_rows
         for start in range(0, len(columns[0]), most):
             chunk = [column[start : start + most] for column in columns]
             yield len(chunk[0]), tuple(_padded(column) for column in chunk)
@@ -172,12 +186,31 @@ class Predictor:
         match self._active:
             case PerPoint(n_neighbors):
                 own = self._search(x, n_neighbors)
-                return self._retried(lambda model: _per_point(model, x, own, others, finish=finish))
+
+                def compute(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
+                    arrays = self._arrays if model is self.model else jax.tree.leaves(model)
+                    arrays, index = self._few(arrays, own)
+                    return _per_point(arrays, x, index, others, structure=self._structure, finish=finish)
+
+                return self._retried(compute)
             case Union(n_neighbors=n_neighbors):
                 index, present = self._union(x, n_neighbors)
                 return self._retried(lambda model: _with_union(model, x, index, present, others, finish=finish))
             case All():
                 return self._retried(lambda model: _with_all(model, self._factor, x, others, finish=finish))
+
+    def _few(self, arrays: list[Any], own: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        """The model's arrays with the inducing variables of a few rows alone, and where they are then.
+
+        A program with large arguments is handed to another thread, which takes longer than the prediction of a row.
+        """
+        if own.size > _FEW or not self._per_inducing:
+            return arrays, own
+        chosen = own.ravel()
+        arrays = list(arrays)
+        for position, values in self._per_inducing.items():
+            arrays[position] = values[chosen]
+        return arrays, np.arange(own.size, dtype=np.int32).reshape(own.shape)
 
     def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         """The union of the points' nearest, padded to a power of two, and which of it is really there."""
@@ -213,6 +246,8 @@ class Predictor:
 def _padded(rows: np.ndarray) -> np.ndarray:
     """Rows up to a power of two of them; the last one is repeated."""
     size = 1 << (len(rows) - 1).bit_length()
+    if size == len(rows):
+        return rows
     return np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
 
 
@@ -258,10 +293,12 @@ def _assess_classes(likelihood: Classification, mean: Array, variance: Array, y:
 # ----------------------------------------------------------------------------------------- one program for a chunk
 
 
-@partial(jit, constant="finish")
+@partial(jit, constant=("structure", "finish"))
 def _per_point(
-    model: SparseGP, x: Array, index: Array, others: tuple[Array, ...], finish: Finish
+    arrays: list[Array], x: Array, index: Array, others: tuple[Array, ...], structure: Structure, finish: Finish
 ) -> tuple[Array, tuple[Array, ...]]:
+    model: SparseGP = structure.together(arrays)
+
     def one(point: Array, own: Array) -> tuple[Array, Array]:
         return _conditional(model, inverse_factor(model.k_zz(own)), point[None], own)
 
