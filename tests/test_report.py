@@ -124,7 +124,7 @@ def read(evaluation, facts=FACTS):
 
 def test_a_regression_page_has_its_figures_and_scores(rng):
     reader = read(random_regression(rng, 300), TRAINED)
-    assert reader.figures == ["Bound per row", "Held-out log score", *REGRESSION_FIGURES]
+    assert reader.figures == ["Objective per row", "Held-out log score", *REGRESSION_FIGURES]
     for text in ("powerplant.swsgp", "RMSE", "MAE", "R²", "NLL", "CRPS", "Coverage", "Width", "Matérn 5/2", "1013"):
         assert text in reader.text
     assert "300 steps in 1 min 3 s." in reader.text
@@ -303,9 +303,9 @@ def test_predictions_that_are_not_numbers_are_left_out_of_the_figures(rng):
     ("history", "figures"),
     [
         ([], []),
-        ([(1, 0.1, -5.0, None)], ["Bound per row"]),
-        ([(1, 0.1, -1e30, -np.inf), (2, 0.2, -5.0, np.nan), (3, 0.3, np.nan, None)], ["Bound per row"]),
-        ([(1, 0.1, -1.0, -np.inf), (2, 7300.0, -1.0, -2.0)], ["Bound per row", "Held-out log score"]),
+        ([(1, 0.1, -5.0, None)], ["Objective per row"]),
+        ([(1, 0.1, -1e30, -np.inf), (2, 0.2, -5.0, np.nan), (3, 0.3, np.nan, None)], ["Objective per row"]),
+        ([(1, 0.1, -1.0, -np.inf), (2, 7300.0, -1.0, -2.0)], ["Objective per row", "Held-out log score"]),
     ],
 )
 def test_training_is_drawn_as_far_as_it_is_known(rng, history, figures):

@@ -234,7 +234,7 @@ def _training(history: list[tuple[int, float, float, float | None]]) -> str:
     steps, seconds, bound, held_out = (np.array(column, dtype=float) for column in zip(*history, strict=True))
     figures = []
     for name, heading, caption, values in (
-        ("bound", "Bound per row", "What training raises: a lower bound on the log likelihood.", bound),
+        ("bound", "Objective per row", "What training raises, in nats.", bound),
         ("held-out", "Held-out log score", "Mean log density of rows kept aside; high is good.", held_out),
     ):
         known = np.isfinite(values)

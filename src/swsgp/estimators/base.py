@@ -21,10 +21,11 @@ from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_c
 from swsgp.errors import DataError, NumericalError, SettingError
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
-from swsgp.fit.defaults import choose
+from swsgp.fit.defaults import choose, solves
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fit.settings import Settings
+from swsgp.fit.solved import train_by_solving
 from swsgp.fitted import Fitted
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.model import create
@@ -36,6 +37,8 @@ _MAX_CENTRES = 512
 # Steps of a `partial_fit`, where their number is left open.
 _PARTIAL_STEPS = 1000
 
+# Multiples of M / H that the KL scale may be, for numbers and for classes; the first one where no rows are held out.
+KL_FACTORS = {False: (0.5, 1.0, 0.2, 0.07), True: (0.2, 1.0, 0.5, 0.07, 0.02)}
 # Missing values are looked for later, where columns can be named.
 _AS_ARRAY = {"dtype": np.float64, "ensure_all_finite": False}
 S = TypeVar("S", bound="SWSGPBase")
@@ -50,9 +53,9 @@ class SWSGPBase(BaseEstimator):
         n_neighbors: Any = "auto",
         kernel: Any = "matern52",
         likelihood: Any = "auto",
-        covariance: Any = "diag",
+        covariance: Any = "auto",
         active: Any = "per-point",
-        learn_inducing: Any = False,
+        learn_inducing: Any = "auto",
         kl_scale: Any = "auto",
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
@@ -60,6 +63,7 @@ class SWSGPBase(BaseEstimator):
         time_budget: Any = None,
         early_stopping: Any = "auto",
         precision: Any = "float32",
+        preset: Any = "default",
         missing: Any = "error",
         max_categories: Any = 20,
         random_state: Any = 0,
@@ -79,6 +83,7 @@ class SWSGPBase(BaseEstimator):
         self.time_budget = time_budget
         self.early_stopping = early_stopping
         self.precision = precision
+        self.preset = preset
         self.missing = missing
         self.max_categories = max_categories
         self.random_state = random_state
@@ -184,8 +189,8 @@ class SWSGPBase(BaseEstimator):
             likelihood,
             active_named(self.active, chosen.n_inducing, chosen.n_neighbors),
             n_inducing=chosen.n_inducing,
-            covariance_form=self.covariance,
-            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES else "subset",
+            covariance_form=chosen.covariance,
+            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and not solves(asked) else "subset",
             offset=starting_offset(likelihood, y),
             precision=self.precision,
             seed=seed,
@@ -207,10 +212,12 @@ class SWSGPBase(BaseEstimator):
     def _train(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
         chosen = start.record["settings"]
         if self.verbose:
-            names = ", ".join(f"{name}={chosen[name]:g}" for name in start.record["chosen"])
+            names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
-        rows, held = np.arange(len(x)), None
         x, y = start.inputs.apply(x), start.scaled(y)
+        if solves(self.get_params(deep=False)):
+            return self._solve(start, x, y, checkpoint, resume)
+        rows, held = np.arange(len(x)), None
         if chosen["n_held_out"]:
             rows, apart = split_held_out(len(x), chosen["n_held_out"] / len(x), chosen["seed"])
             held = x[apart], y[apart]
@@ -222,7 +229,8 @@ class SWSGPBase(BaseEstimator):
                 steps=chosen["max_steps"],
                 batch_size=chosen["batch_size"],
                 learning_rate=chosen["learning_rate"],
-                learn_inducing=bool(self.learn_inducing),
+                schedule="constant" if self.preset == "paper" else "cosine",
+                learn_inducing=chosen["learn_inducing"],
                 kl_scale=chosen["kl_scale"],
                 time_budget=self.time_budget,
                 evaluate_every=max(1, chosen["max_steps"] // 20),
@@ -238,6 +246,32 @@ class SWSGPBase(BaseEstimator):
                 "training came to no finite number; look for extreme values, or use precision='float64'."
             )
         return self._take(start, trained, len(x))
+
+    def _solve(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
+        chosen = start.record["settings"]
+        unit = chosen["n_inducing"] / chosen["n_neighbors"]
+        factors = KL_FACTORS[start.labels is not None] if chosen["kl_scale"] is None else (chosen["kl_scale"] / unit,)
+        solved = train_by_solving(
+            start.model,
+            x,
+            y,
+            Settings(
+                steps=chosen["max_steps"],
+                batch_size=chosen["batch_size"],
+                learning_rate=chosen["learning_rate"],
+                time_budget=self.time_budget,
+                seed=chosen["seed"],
+                progress=bool(self.verbose),
+            ),
+            kl_factors=factors,
+            n_held_out=chosen["n_held_out"] if len(factors) > 1 else 0,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+        tried = {f"{factor * unit:g}": float(score - np.log(start.unit)) for factor, score in solved.tried.items()}
+        settings = chosen | {"kl_scale": max(1.0, solved.kl_factor * unit)}
+        record = start.record | {"settings": settings, "held_out_score_of_kl_scale": tried}
+        return self._take(replace(start, record=record), solved.trained, len(x))
 
     def _take(self: S, before: Fitted, trained: Trained, n_rows: int) -> S:
         """Keep a trained model, and how it came about; an interruption goes on from here."""
@@ -378,6 +412,10 @@ class SWSGPBase(BaseEstimator):
 def seed_of(random_state: Any) -> int:
     source = check_random_state(random_state)
     return int(random_state) if isinstance(random_state, Integral) else int(source.randint(2**31 - 1))
+
+
+def _shown(value: Any) -> str:
+    return "by held-out rows" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _plain(score: float | None, shift: float) -> float | None:

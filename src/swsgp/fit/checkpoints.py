@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ class Snapshot:
     jitter: Any
     metric: Covariance | None
     best_model: SparseGP | None
-    history: tuple[Report, ...]
 
 
 class Checkpoints:
@@ -55,25 +55,24 @@ class Checkpoints:
         self._path, self._run = path, run
         self._last = time.monotonic()
 
-    def save_now_and_then(self, snapshot: Snapshot) -> None:
+    def save_now_and_then(self, state: Any, history: Sequence[Report]) -> None:
         """Save if the last checkpoint is old enough."""
         if time.monotonic() - self._last >= _EVERY:
-            self.save(snapshot)
+            self.save(state, history)
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Replace the file; the one before stays whole until the new one is."""
-        arrays = {
-            field.name: tuple(jax.tree.leaves(getattr(snapshot, field.name)))
-            for field in fields(snapshot)
-            if field.name != "history"
-        }
-        reports = [(r.step, r.seconds, r.bound, np.nan if r.score is None else r.score) for r in snapshot.history]
+    def save(self, state: dict[str, Any], history: Sequence[Report]) -> None:
+        """Replace the file; the one before stays whole until the new one is. `state` has the number of the `step`."""
+        arrays = {name: tuple(jax.tree.leaves(part)) for name, part in state.items()}
+        reports = [(r.step, r.seconds, r.bound, np.nan if r.score is None else r.score) for r in history]
         arrays["history"] = (np.array(reports, dtype=np.float64).reshape(-1, 4),)
-        write(self._path, to_bytes(arrays, {"kind": "checkpoint", "run": self._run, "step": snapshot.step}))
+        write(self._path, to_bytes(arrays, {"kind": "checkpoint", "run": self._run, "step": state["step"]}))
         self._last = time.monotonic()
 
-    def load(self, start: Snapshot, model: SparseGP) -> Snapshot | None:
-        """The snapshot in the file, given the run's first one and its model; None if there is no file."""
+    def load(self, templates: dict[str, Any]) -> tuple[dict[str, Any], list[Report]] | None:
+        """The state in the file, each part in the form of its template, and the history; None if there is no file.
+
+        A part that was None when it was saved is None again.
+        """
         if not self._path.exists():
             return None
         arrays, header = read(self._path)
@@ -82,29 +81,27 @@ class Checkpoints:
                 f"the checkpoint {self._path} is of another run (other data, settings or version of swsgp); remove it, "
                 "or repeat the command that it came from."
             )
-        # These two are not there at the start of a run.
-        later = {"best_model": model, "metric": model.metric}
-        templates = {field.name: getattr(start, field.name) for field in fields(start)}
-        templates |= {name: template for name, template in later.items() if arrays[name]}
-        saved = {name: _filled(template, arrays[name]) for name, template in templates.items() if name != "history"}
-        saved["history"] = tuple(
+        state = {name: _filled(template, arrays[name]) for name, template in templates.items()}
+        history = [
             Report(int(step), seconds, bound, None if np.isnan(score) else score)
             for step, seconds, bound, score in arrays["history"][0].tolist()
-        )
-        return Snapshot(**saved)
+        ]
+        return state, history
 
 
 def _filled(template: Any, leaves: tuple[Any, ...]) -> Any:
     """The template with other leaves: numbers as they are, arrays on the device."""
+    if not leaves:
+        return None
     old, structure = jax.tree.flatten(template)
     new = [jnp.asarray(leaf) if isinstance(was, jax.Array) else leaf for was, leaf in zip(old, leaves, strict=True)]
     return jax.tree.unflatten(structure, new)
 
 
-def run_name(model: SparseGP, settings: Settings, *data: np.ndarray) -> str:
-    """A digest of everything that decides how a run goes: the model at its start, the settings and the data."""
+def run_name(start: Any, settings: Settings, *data: np.ndarray) -> str:
+    """A digest of everything that decides how a run goes: what is learned at its start, the settings and the data."""
     digest = hashlib.blake2b(digest_size=16)
-    leaves, structure = jax.tree.flatten(model)
+    leaves, structure = jax.tree.flatten(start)
     asked = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _MAY_DIFFER}
     digest.update(repr((structure, sorted(asked.items()), [array.shape for array in data])).encode())
     for array in (*leaves, *data):

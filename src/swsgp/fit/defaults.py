@@ -13,17 +13,24 @@ AUTO = "auto"
 _MAX_HELD_OUT = 10_000
 _MIN_ROWS_TO_HOLD_OUT = 500
 _MIN_INDUCING = 128
+# Where q(u) is solved for: inducing points at most, rows up to which a row has 64 neighbours and not 32, and rows that
+# choose the KL scale, at most.
+_MAX_SOLVED = 50_000
+_MAX_ROWS_OF_MANY_NEIGHBORS = 10_000
+_MAX_JUDGES = 2_000
 # The most inducing points where one costs more: with all active, with a full S, or when they move.
 _MAX_ALL, _MAX_FULL, _MAX_LEARNED = 256, 512, 1024
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The sizes and rates of a model and its training."""
+    """The sizes and rates of a model and its training; `kl_scale` is None where held-out rows will choose it."""
 
+    covariance: str
+    learn_inducing: bool
     n_inducing: int
     n_neighbors: int
-    kl_scale: float
+    kl_scale: float | None
     batch_size: int
     learning_rate: float
     max_steps: int
@@ -31,19 +38,72 @@ class Choices:
 
 
 def choose(n_rows: int, asked: dict[str, Any]) -> Choices:
-    """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows.
+    """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows."""
+    if asked["preset"] == "paper":
+        return _paper(n_rows, asked)
+    if asked["preset"] != "default":
+        raise SettingError(f"preset must be 'default' or 'paper', got {asked['preset']!r}.")
+    return _solving(n_rows, asked) if solves(asked) else _climbing(n_rows, asked)
+
+
+def solves(asked: dict[str, Any]) -> bool:
+    """Whether q(u) is solved for: with each row's own active set, a diagonal S and inducing inputs that stay."""
+    plain = asked["covariance"] in (AUTO, "diag") and not _flag(asked, "learn_inducing", False)
+    return bool(asked["preset"] == "default" and asked["active"] == "per-point" and plain)
+
+
+def _solving(n_rows: int, asked: dict[str, Any]) -> Choices:
+    """Every row is an inducing input up to 50,000; the KL scale is chosen by held-out rows, or a rule without them."""
+    n_held_out = min(_n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT), _MAX_JUDGES)
+    n_train = n_rows - n_held_out
+    n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
+    return Choices(
+        covariance="diag",
+        learn_inducing=False,
+        n_inducing=n_inducing,
+        n_neighbors=_number(
+            asked, "n_neighbors", Integral, lambda: min(64 if n_rows <= _MAX_ROWS_OF_MANY_NEIGHBORS else 32, n_inducing)
+        ),
+        kl_scale=_number(asked, "kl_scale", Real, lambda: None),
+        batch_size=_number(asked, "batch_size", Integral, lambda: min(256, 1 << (n_train.bit_length() - 1))),
+        learning_rate=_number(asked, "learning_rate", Real, lambda: 0.05),
+        max_steps=_number(asked, "max_steps", Integral, lambda: 200 if n_train < 500 else 400),
+        n_held_out=n_held_out,
+    )
+
+
+def _paper(n_rows: int, asked: dict[str, Any]) -> Choices:
+    """The paper's settings, to the letter."""
+    n_inducing = _number(asked, "n_inducing", Integral, lambda: min(128, n_rows))
+    return Choices(
+        covariance="full" if asked["covariance"] == AUTO else asked["covariance"],
+        learn_inducing=_flag(asked, "learn_inducing", True),
+        n_inducing=n_inducing,
+        n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(16, n_inducing)),
+        kl_scale=_number(asked, "kl_scale", Real, lambda: 1.0),
+        batch_size=_number(asked, "batch_size", Integral, lambda: 64),
+        learning_rate=_number(asked, "learning_rate", Real, lambda: 0.001),
+        max_steps=_number(asked, "max_steps", Integral, lambda: 300_000),
+        n_held_out=_n_held_out(n_rows, asked, False),
+    )
+
+
+def _climbing(n_rows: int, asked: dict[str, Any]) -> Choices:
+    """Stochastic gradients, where nothing is solved.
 
     There are a quarter as many inducing points as rows, and from 16,000 rows on fewer, growing with their square
     root; steps grow with the rows, within limits. The KL scale is M / 2H, where 95% intervals covered most nearly 95%
     on tables of 1,000 to 9,000 rows. Sizes are rounded to few different ones, so that tables of about the same
     length share compiled programs.
     """
-    n_held_out = _n_held_out(n_rows, asked["early_stopping"])
+    n_held_out = _n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: _auto_inducing(n_train, asked))
     n_neighbors = _number(asked, "n_neighbors", Integral, lambda: min(16, n_inducing))
     local = asked["active"] == "per-point"
     return Choices(
+        covariance="diag" if asked["covariance"] == AUTO else asked["covariance"],
+        learn_inducing=_flag(asked, "learn_inducing", False),
         n_inducing=n_inducing,
         n_neighbors=n_neighbors,
         kl_scale=_number(asked, "kl_scale", Real, lambda: max(1.0, n_inducing / (2 * n_neighbors)) if local else 1.0),
@@ -56,14 +116,8 @@ def choose(n_rows: int, asked: dict[str, Any]) -> Choices:
     )
 
 
-def _n_held_out(n_rows: int, early_stopping: Any) -> int:
-    if not (
-        isinstance(early_stopping, bool | np.bool_) or (isinstance(early_stopping, str) and early_stopping == AUTO)
-    ):
-        raise SettingError(f"early_stopping must be 'auto', True or False, got {early_stopping!r}.")
-    if not early_stopping or (early_stopping == AUTO and n_rows < _MIN_ROWS_TO_HOLD_OUT):
-        return 0
-    return min(max(1, n_rows // 10), _MAX_HELD_OUT)
+def _n_held_out(n_rows: int, asked: dict[str, Any], auto: bool) -> int:
+    return min(max(1, n_rows // 10), _MAX_HELD_OUT) if _flag(asked, "early_stopping", auto) else 0
 
 
 def _auto_inducing(n_train: int, asked: dict[str, Any]) -> int:
@@ -72,10 +126,19 @@ def _auto_inducing(n_train: int, asked: dict[str, Any]) -> int:
         size = min(size, _MAX_ALL)
     if asked["covariance"] == "full":
         size = min(size, _MAX_FULL)
-    if asked["learn_inducing"]:
+    if _flag(asked, "learn_inducing", False):
         size = min(size, _MAX_LEARNED)
     # Three leading binary digits.
     return size - size % (1 << max(0, size.bit_length() - 3))
+
+
+def _flag(asked: dict[str, Any], name: str, auto: bool) -> bool:
+    value = asked[name]
+    if isinstance(value, str) and value == AUTO:
+        return auto
+    if not isinstance(value, bool | np.bool_):
+        raise SettingError(f"{name} must be 'auto', True or False, got {value!r}.")
+    return bool(value)
 
 
 def _number(asked: dict[str, Any], name: str, kind: type, rule: Any) -> Any:

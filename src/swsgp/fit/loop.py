@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from swsgp.arrays import pair_for
-from swsgp.data.batches import RowStream
+from swsgp.data.batches import RowStream, padded
 from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.checkpoints import Checkpoints, Snapshot, run_name
 from swsgp.fit.neighbours import NeighbourTable, next_refresh
@@ -115,13 +115,6 @@ def train(
         return run.run()
 
 
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """Rows with zeros after them, at most an eighth, up to one of few lengths: tables of about the same length then
-    share a compiled program. No mini-batch refers to the padding."""
-    step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
-    return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
-
-
 @dataclass(frozen=True)
 class _Anchor:
     """Where a dispatch began, and with which jitter and rate, to go back to any step after it."""
@@ -149,7 +142,7 @@ class _Run:
         self.settings, self.held_out, self.callback, self.checkpoints = settings, held_out, callback, checkpoints
         self.rows = RowStream(len(x), settings.batch_size, settings.seed)
         self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
-        self.x, self.y, self.n_data = jnp.asarray(_padded(x)), jnp.asarray(_padded(y)), n_data
+        self.x, self.y, self.n_data = jnp.asarray(padded(x)), jnp.asarray(padded(y)), n_data
         learned, fixed = split(model, settings.learn_inducing, settings.learn_hyperparameters)
         self.now = _Anchor(0, State(learned, ADAM.init(learned)), fixed, 1.0)
         self.before = self.start = self.now
@@ -163,7 +156,7 @@ class _Run:
         self.warned = False
         self.history: list[Report] = []
         self.clock = Clock()
-        self.snapshot = self._snapshot()
+        self.snapshot, self.n_saved = self._snapshot(), 0
 
     @property
     def model(self) -> SparseGP:
@@ -176,7 +169,7 @@ class _Run:
         except KeyboardInterrupt:
             reason = "interrupted"
             if self.checkpoints is not None:
-                self.checkpoints.save(self.snapshot)
+                self.checkpoints.save(vars(self.snapshot), self.history[: self.n_saved])
         return Trained(self._best_model(), tuple(self.history), reason, self.now.step, self.clock.seconds)
 
     def _run(self) -> Reason:
@@ -203,27 +196,30 @@ class _Run:
                 self.history.append(report)
                 bar.update(report)
                 reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
-                self.snapshot = self._snapshot()
+                self.snapshot, self.n_saved = self._snapshot(), len(self.history)
                 if self.checkpoints is not None:
-                    self.checkpoints.save_now_and_then(self.snapshot)
+                    self.checkpoints.save_now_and_then(vars(self.snapshot), self.history)
                 if self.callback(report):
                     reason = reason or "callback"
         return reason
 
     def go_on(self, checkpoints: Checkpoints) -> None:
         """Take up the run that the checkpoint is of, if there is one."""
-        saved = checkpoints.load(self.snapshot, self.model)
-        if saved is None:
+        # The best model and the metric are not there at the start of a run.
+        templates = vars(self.snapshot) | {"best_model": self.model, "metric": self.model.metric}
+        found = checkpoints.load(templates)
+        if found is None:
             return
+        saved, history = Snapshot(**found[0]), found[1]
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, saved.jitter)
         self.now = _Anchor(saved.step, saved.state, fixed, saved.rate_factor)
         self.before = self.start = self.now
         self.metric, self.refresh_at = saved.metric, saved.refresh_at
-        self.history, self.clock = list(saved.history), Clock(before=saved.seconds)
+        self.history, self.clock = history, Clock(before=saved.seconds)
         if self.held_out is not None:
             self.held_out.best_score, self.held_out.n_worse = saved.best_score, saved.n_worse
             self.held_out.best_model = saved.best_model
-        self.snapshot = saved
+        self.snapshot, self.n_saved = saved, len(history)
         if self.table is not None and self.metric is not None and self.now.step < self.refresh_at:
             self.neighbours = self._found_neighbours(self.table, self.metric)
 
@@ -240,7 +236,6 @@ class _Run:
             jitter=self.now.fixed.jitter,
             metric=self.metric,
             best_model=None if held is None else held.best_model,
-            history=tuple(self.history),
         )
 
     def _moved(self, state: State, step: int) -> _Anchor:
@@ -273,7 +268,7 @@ class _Run:
             else np.arange(self.rows.n_rows, dtype=np.int32)
         )
         inducing = np.asarray(self.now.fixed.inducing)
-        return jnp.asarray(_padded(table.refresh(metric, inducing, rows)))
+        return jnp.asarray(padded(table.refresh(metric, inducing, rows)))
 
     def _score(self) -> float | None:
         if self.held_out is None:

@@ -45,7 +45,7 @@ class ProgressBar:
         """Show the newest state."""
         self._score = report.score if report.score is not None else self._score
         rate = report.step / max(report.seconds, 1e-9)
-        facts = f"{rate:,.0f} steps/s · bound {report.bound:.4f}"
+        facts = f"{rate:,.0f} steps/s · objective {report.bound:.4f}"
         if self._score is not None:
             facts += f" · held-out {self._score:.4f}"
         self._bar.update(self._task, completed=report.step, facts=facts)

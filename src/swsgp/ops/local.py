@@ -199,6 +199,30 @@ def _full_backward(saved, g):  # type: ignore[no-untyped-def]
 local_terms_full.defvjp(_full_forward, _full_backward)
 
 
+@jax.custom_vjp
+def conditional(
+    k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"], values: Float[Array, "H Q"]
+) -> tuple[Float[Array, "R Q"], Float[Array, " R"]]:
+    r"""Mean $k^\top K^{-1} y$ and variance $k_{xx} - k^\top K^{-1} k$ of a Gaussian given some of its values."""
+    return _conditional_forward(k_zz, k_zx, k_xx, values)[0]
+
+
+def _conditional_forward(k_zz, k_zx, k_xx, values):  # type: ignore[no-untyped-def]
+    w = inverse_factor(k_zz)
+    mean = product(weights(w, k_zx).T, values)
+    return (mean, prior_remainder(w, k_zx, k_xx)), (w, k_zx, values)
+
+
+def _conditional_backward(saved, g):  # type: ignore[no-untyped-def]
+    w, k_zx, values = saved
+    g = LocalTerms(g[0], g[1][:, None], jnp.zeros(()))
+    precision, a, b, g_d = _common(w, k_zx, values, g)
+    return *_kernel_gradients(precision, a, b, jnp.zeros_like(a), 0.0, g_d, g), product(a, g.mean)
+
+
+conditional.defvjp(_conditional_forward, _conditional_backward)
+
+
 def _common(w, k_zx, mean, g):  # type: ignore[no-untyped-def]
     """P = K⁻¹, A = Pk, b = Pm, and the cotangent of k_xx − kᵀA, which every latent function shares."""
     return product(w.T, w), weights(w, k_zx), weights(w, mean), jnp.sum(g.variance, axis=1)

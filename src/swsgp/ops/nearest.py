@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import cKDTree
+from sklearn.neighbors import NearestNeighbors
 
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
@@ -14,6 +15,8 @@ from swsgp.shapes import Array, Float, Int
 _TREE_MIN_POINTS = 2048
 _TREE_MAX_COLUMNS = 10
 _THREADS_MIN_POINTS = 16
+# So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
+_MIN_BLOCKWISE = 1_000_000
 # Scores held at once by a search for many points: 16 million, 64 MB in float32.
 _MAX_SCORES = 1 << 24
 
@@ -55,7 +58,8 @@ class Search:
 
     def __init__(self, z: np.ndarray, factors: np.ndarray):
         self._factors = factors
-        has_tree = jax.default_backend() == "cpu" and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS
+        self._on_cpu = jax.default_backend() == "cpu"
+        has_tree = self._on_cpu and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS
         self._tree = cKDTree(z * factors) if has_tree else None
         self._z = z
 
@@ -66,8 +70,17 @@ class Search:
             workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
             index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=workers)[1]
             return np.asarray(index, dtype=np.int32)
+        if self._on_cpu and len(x) * len(self._z) >= _MIN_BLOCKWISE:
+            return self._blockwise(x, n)
         z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
         return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
+
+    def _blockwise(self, x: np.ndarray, n: int) -> np.ndarray:
+        # Squares are expanded there, too, and a common offset would eat up their digits.
+        centre = np.median(self._z, axis=0)
+        x, z = ((rows.astype(np.float64) - centre) * self._factors for rows in (x, self._z))
+        search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(z)
+        return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)
 
 
 def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:

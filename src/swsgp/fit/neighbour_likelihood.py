@@ -1,0 +1,163 @@
+r"""Hyper-parameters from the nearest-neighbour likelihood.
+
+The bound is a poor teacher of hyper-parameters: a diagonal posterior pays a large KL against a smooth prior, and so
+prefers short lengthscales and much noise. The mean over training rows of
+
+$$ \log p(y_n \mid y \text{ of its } k \text{ nearest other rows}) $$
+
+has no posterior in it. For a Gaussian likelihood each term is a conditional of a $k \times k$ matrix; mini-batches
+estimate the mean without bias, at a cost that does not depend on how many rows there are.
+
+Other likelihoods have no such conditional. There the neighbours' observations are replaced by Gaussian stand-ins,
+$\gamma t_n = f_n + \epsilon_n$ (t is ±1 for classes, a logarithm for counts), whose gain $\gamma$ and noise are
+learned, too; what they say about $f_n$ is put to the test by the true likelihood, $\log E\, p(y_n \mid f_n)$.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from swsgp.data.batches import RowStream, padded
+from swsgp.fit.settings import Settings
+from swsgp.gp.active import SearchInducing
+from swsgp.gp.covariances import Covariance
+from swsgp.gp.likelihoods import Gaussian, Likelihood
+from swsgp.ops.compiled import jit
+from swsgp.ops.local import conditional
+from swsgp.shapes import Array, Float, Int, Scalar
+
+ADAM = optax.scale_by_adam(b2=0.99)
+# A row that nothing explains counts for no more than this many nats.
+_WORST = -30.0
+# Steps of one dispatch, after which neighbours are searched again.
+_AT_ONCE = 64
+
+
+class Hyper(NamedTuple):
+    """What is learned. For a Gaussian likelihood `log_noise` and `log_gain` are not used: y is its own stand-in."""
+
+    covariance: Covariance
+    likelihood: Likelihood
+    offset: Float[Array, " Q"]
+    log_noise: Scalar
+    log_gain: Scalar
+
+
+class Rows(NamedTuple):
+    """The training rows: inputs, observations, and their stand-ins, one for each latent function."""
+
+    x: Float[Array, "N D"]
+    y: Float[Array, " N"]
+    stand_ins: Float[Array, "N Q"]
+
+
+def log_conditionals(
+    hyper: Hyper, data: Rows, rows: Int[Array, " B"], neighbours: Int[Array, "B K"], jitter: Scalar
+) -> Float[Array, " B"]:
+    """log p(y_n | the neighbours' observations) for some rows."""
+    covariance, likelihood = hyper.covariance, hyper.likelihood
+    if isinstance(likelihood, Gaussian):
+        values, noise = data.stand_ins - hyper.offset, likelihood.noise
+    else:
+        values, noise = data.stand_ins * jnp.exp(hyper.log_gain), jnp.exp(hyper.log_noise)
+    noise = noise + jitter * jnp.mean(covariance.diagonal(data.x[rows]))
+
+    def one(row: Array, near: Array) -> Array:
+        z, point = data.x[near], data.x[row][None]
+        k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(near), dtype=z.dtype)
+        mean, variance = conditional(k_zz, covariance.matrix(z, point), covariance.diagonal(point), values[near])
+        latent = jnp.broadcast_to(variance, hyper.offset.shape)
+        return likelihood.log_predictive(data.y[row], hyper.offset + mean[0], latent)
+
+    return jax.vmap(one)(rows, neighbours)
+
+
+@jit
+def _steps(
+    learned: Hyper,
+    moments: Any,
+    fixed: Hyper,
+    data: Rows,
+    batches: Int[Array, "T B"],
+    neighbours: Int[Array, "T B K"],
+    rates: Float[Array, " T"],
+    n_steps: Int[Array, ""],
+    jitter: Scalar,
+) -> tuple[Hyper, Any, Scalar]:
+    def loss(learned: Hyper, rows: Array, near: Array) -> Array:
+        return -jnp.mean(jnp.maximum(log_conditionals(eqx.combine(learned, fixed), data, rows, near, jitter), _WORST))
+
+    def step(i: Array, carry: tuple[Hyper, Any, Scalar]) -> tuple[Hyper, Any, Scalar]:
+        learned, moments, total = carry
+        value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i], neighbours[i])
+        # A factor that fails spoils one batch, not the run.
+        gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value) & jnp.isfinite(g), g, 0.0), gradient)
+        updates, moments = ADAM.update(gradient, moments)
+        learned = eqx.apply_updates(learned, jax.tree.map(lambda u: -rates[i] * u, updates))
+        return learned, moments, total - jnp.where(jnp.isfinite(value), value, 0.0)
+
+    return jax.lax.fori_loop(0, n_steps, step, (learned, moments, jnp.zeros((), data.x.dtype)))
+
+
+class Run(NamedTuple):
+    """Where learning stands: what is learned, Adam's moments, and steps done."""
+
+    learned: Hyper
+    moments: Any
+    step: int
+
+
+def start(hyper: Hyper) -> Run:
+    """Before the first step."""
+    learned = eqx.filter(hyper, eqx.is_inexact_array)
+    return Run(learned, ADAM.init(learned), 0)
+
+
+def learn(
+    run: Run, hyper: Hyper, data: Rows, settings: Settings, n_neighbors: int, jitter: float
+) -> Iterator[tuple[Run, float]]:
+    """Maximise the nearest-neighbour likelihood by Adam, some steps at a time; gives their mean value per row.
+
+    Neighbours are searched in the metric learned so far, each time for the rows that come up next. What happens next
+    depends on the run alone, so learning can stop and go on anywhere.
+    """
+    x = np.asarray(data.x)
+    stream = RowStream(len(x), settings.batch_size, settings.seed)
+    fixed = eqx.filter(hyper, eqx.is_inexact_array, inverse=True)
+    rows = Rows(*(jnp.asarray(padded(np.asarray(part))) for part in data))
+    learned, moments, step = run
+    while step < settings.steps:
+        n_steps = min(_AT_ONCE, settings.steps - step)
+        batches = stream.batches(step, n_steps)
+        neighbours = other_rows(eqx.combine(learned, fixed).covariance, x, batches, n_neighbors)
+        rates = settings.rates(step, n_steps).astype(x.dtype)
+        pad = _AT_ONCE - n_steps
+        learned, moments, total = _steps(
+            learned,
+            moments,
+            fixed,
+            rows,
+            np.pad(batches, ((0, pad), (0, 0))),
+            np.pad(neighbours, ((0, pad), (0, 0), (0, 0))),
+            np.pad(rates, (0, pad)),
+            jnp.asarray(n_steps, jnp.int32),
+            jnp.asarray(jitter, x.dtype),
+        )
+        step += n_steps
+        yield Run(learned, moments, step), float(total) / n_steps
+
+
+def other_rows(metric: Covariance, x: np.ndarray, batches: np.ndarray, n: int) -> np.ndarray:
+    """The n nearest other rows of each row of the batches."""
+    rows, place = np.unique(batches, return_inverse=True)
+    found = SearchInducing(metric, x)(x[rows], n + 1)
+    own = found == rows[:, None]
+    # Rows that repeat may leave no place for the row itself; then the last one goes.
+    own[~own.any(axis=1), -1] = True
+    others = found[~own].reshape(len(rows), n)
+    return others[place.ravel()].reshape(*batches.shape, n)
