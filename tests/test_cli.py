@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -387,17 +386,19 @@ def test_debug_shows_the_stack_trace(folder):
 
 def test_ctrl_c_keeps_the_model_and_resume_reaches_the_result_of_an_unbroken_run(folder, tmp_path):
     command = ["fit", folder / "train.csv", "--target", "price", "--exclude", "kind", "--exclude", "id", *QUICK]
-    command += ["--max-steps", "20000", "--n-inducing", "128", "--batch-size", "128"]
+    command += ["--preset", "paper", "--max-steps", "20000", "--batch-size", "128", "--no-learn-inducing"]
     assert run(*command, "--out", tmp_path / "whole.swsgp", "--quiet").returncode == 0
 
     broken, checkpoint = tmp_path / "broken.swsgp", tmp_path / "broken.swsgp.checkpoint"
     process = subprocess.Popen(
         [*PROGRAM, *map(str, command), "--out", broken], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
-    # Past reading and compiling, and well before the end.
-    time.sleep(9)
+    # The first line about steps comes ten seconds on, well before the end.
+    lines = [process.stderr.readline()]
+    while not lines[-1].startswith("step "):
+        lines.append(process.stderr.readline())
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    errors = process.communicate(timeout=120)[1]
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "--resume goes on" in errors

@@ -6,12 +6,13 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 import json as json_format
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -61,6 +62,13 @@ def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     # Errors on purpose speak for themselves.
     return text if isinstance(error, SwsgpError | OSError) else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: a compiler that was interrupted may crash while the program tidies up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _check_output(out: Path, *inputs: Path) -> None:
@@ -143,9 +151,9 @@ def fit(
     ] = "matern52",
     n_inducing: Annotated[int | None, typer.Option(help="Inducing points, M.")] = None,
     n_neighbors: Annotated[int | None, typer.Option(help="Active inducing points of a row, H.")] = None,
-    covariance: Annotated[str, typer.Option(help="The form of S: diag or full.")] = "diag",
+    covariance: Annotated[str, typer.Option(help="The form of S: diag or full.")] = "auto",
     active: Annotated[str, typer.Option(help="per-point (SWSGP), union (SWSGP-U) or all (SVGP).")] = "per-point",
-    learn_inducing: Annotated[bool, typer.Option("--learn-inducing", help="Move the inducing inputs, too.")] = False,
+    learn_inducing: Annotated[bool | None, typer.Option(help="Move the inducing inputs, too.")] = None,
     kl_scale: Annotated[float | None, typer.Option(help="Weight of the KL term; 1 is the paper's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows of a mini-batch.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Adam's rate at the start.")] = None,
@@ -155,6 +163,9 @@ def fit(
         bool | None, typer.Option(help="Hold out rows to choose the best model on the way; from 500 rows on.")
     ] = None,
     precision: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    preset: Annotated[
+        str, typer.Option(help="default (q(u) in closed form) or paper (stochastic gradients as in the paper).")
+    ] = "default",
     seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -190,13 +201,14 @@ def fit(
         "learning_rate": learning_rate,
         "max_steps": max_steps,
         "early_stopping": early_stopping,
+        "learn_inducing": learn_inducing,
     }
     model = (SWSGPClassifier if classes else SWSGPRegressor)(
         kernel=kernel,
         likelihood=likelihood,
         covariance=covariance,
         active=active,
-        learn_inducing=learn_inducing,
+        preset=preset,
         time_budget=time_budget,
         precision=precision,
         missing=missing,
@@ -212,15 +224,15 @@ def fit(
         model.fit(inputs, observed, checkpoint=checkpoint, resume=resume)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
-            _say("interrupted before training began; nothing was written.")
-            raise typer.Exit(INTERRUPTED) from None
+            _say(f"interrupted before there was a model; {checkpoint} goes on with --resume, if it is there.")
+            _leave(INTERRUPTED)
         interrupted = True
     model.save(out)
     summary = _summary(model, out)
     typer.echo(json_format.dumps(summary) if json else _as_lines(summary))
     if interrupted:
         _say(f"interrupted at step {summary['steps']}; the model so far is in {out}, and --resume goes on.")
-        raise typer.Exit(INTERRUPTED)
+        _leave(INTERRUPTED)
     checkpoint.unlink(missing_ok=True)
 
 

@@ -27,7 +27,7 @@ from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fit.settings import Settings
 from swsgp.fit.solved import train_by_solving
 from swsgp.fitted import Fitted
-from swsgp.gp.likelihoods import Likelihood
+from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import create
 from swsgp.serialization import to_bytes, versions
 from swsgp.yardsticks import Yardsticks
@@ -37,8 +37,8 @@ _MAX_CENTRES = 512
 # Steps of a `partial_fit`, where their number is left open.
 _PARTIAL_STEPS = 1000
 
-# Multiples of M / H that the KL scale may be, for numbers and for classes; the first one where no rows are held out.
-KL_FACTORS = {False: (0.5, 1.0, 0.2, 0.07), True: (0.2, 1.0, 0.5, 0.07, 0.02)}
+# The KL scale as a multiple of M / H where no rows are held out to choose it, for numbers and for classes.
+_KL_FACTOR = {True: 0.5, False: 0.2}
 # Missing values are looked for later, where columns can be named.
 _AS_ARRAY = {"dtype": np.float64, "ensure_all_finite": False}
 S = TypeVar("S", bound="SWSGPBase")
@@ -176,7 +176,7 @@ class SWSGPBase(BaseEstimator):
         likelihood, target = self._likelihood(y, labels)
         likelihood.check(y)
         asked = self.get_params(deep=False)
-        chosen = choose(len(x), asked)
+        chosen = choose(len(x), asked, isinstance(likelihood, Gaussian))
         seed = seed_of(self.random_state)
         inputs = Scaling.of(x) if encoding is None else Scaling.of(x).except_for(encoding.is_text)
         inputs.check_reach(x, [f"column '{encoding.names[source]}'" for source in encoding.sources])
@@ -250,7 +250,7 @@ class SWSGPBase(BaseEstimator):
     def _solve(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
         chosen = start.record["settings"]
         unit = chosen["n_inducing"] / chosen["n_neighbors"]
-        factors = KL_FACTORS[start.labels is not None] if chosen["kl_scale"] is None else (chosen["kl_scale"] / unit,)
+        is_given = chosen["kl_scale"] is not None
         solved = train_by_solving(
             start.model,
             x,
@@ -263,8 +263,8 @@ class SWSGPBase(BaseEstimator):
                 seed=chosen["seed"],
                 progress=bool(self.verbose),
             ),
-            kl_factors=factors,
-            n_held_out=chosen["n_held_out"] if len(factors) > 1 else 0,
+            kl_factor=chosen["kl_scale"] / unit if is_given else _KL_FACTOR[start.labels is None],
+            n_held_out=0 if is_given else chosen["n_held_out"],
             checkpoint=checkpoint,
             resume=resume,
         )

@@ -13,10 +13,8 @@ AUTO = "auto"
 _MAX_HELD_OUT = 10_000
 _MIN_ROWS_TO_HOLD_OUT = 500
 _MIN_INDUCING = 128
-# Where q(u) is solved for: inducing points at most, rows up to which a row has 64 neighbours and not 32, and rows that
-# choose the KL scale, at most.
+# Where q(u) is solved for: inducing points, and rows that choose the KL scale, at most.
 _MAX_SOLVED = 50_000
-_MAX_ROWS_OF_MANY_NEIGHBORS = 10_000
 _MAX_JUDGES = 2_000
 # The most inducing points where one costs more: with all active, with a full S, or when they move.
 _MAX_ALL, _MAX_FULL, _MAX_LEARNED = 256, 512, 1024
@@ -37,13 +35,13 @@ class Choices:
     n_held_out: int
 
 
-def choose(n_rows: int, asked: dict[str, Any]) -> Choices:
+def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choices:
     """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows."""
     if asked["preset"] == "paper":
         return _paper(n_rows, asked)
     if asked["preset"] != "default":
         raise SettingError(f"preset must be 'default' or 'paper', got {asked['preset']!r}.")
-    return _solving(n_rows, asked) if solves(asked) else _climbing(n_rows, asked)
+    return _solving(n_rows, asked, is_gaussian) if solves(asked) else _climbing(n_rows, asked)
 
 
 def solves(asked: dict[str, Any]) -> bool:
@@ -52,8 +50,11 @@ def solves(asked: dict[str, Any]) -> bool:
     return bool(asked["preset"] == "default" and asked["active"] == "per-point" and plain)
 
 
-def _solving(n_rows: int, asked: dict[str, Any]) -> Choices:
-    """Every row is an inducing input up to 50,000; the KL scale is chosen by held-out rows, or a rule without them."""
+def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
+    """Every row is an inducing input up to 50,000; small tables can afford more neighbours, and need them.
+
+    The KL scale is chosen by held-out rows, or by a rule where there are none.
+    """
     n_held_out = min(_n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT), _MAX_JUDGES)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
@@ -62,7 +63,7 @@ def _solving(n_rows: int, asked: dict[str, Any]) -> Choices:
         learn_inducing=False,
         n_inducing=n_inducing,
         n_neighbors=_number(
-            asked, "n_neighbors", Integral, lambda: min(64 if n_rows <= _MAX_ROWS_OF_MANY_NEIGHBORS else 32, n_inducing)
+            asked, "n_neighbors", Integral, lambda: min(_auto_neighbors(n_rows, is_gaussian), n_inducing)
         ),
         kl_scale=_number(asked, "kl_scale", Real, lambda: None),
         batch_size=_number(asked, "batch_size", Integral, lambda: min(256, 1 << (n_train.bit_length() - 1))),
@@ -118,6 +119,12 @@ def _climbing(n_rows: int, asked: dict[str, Any]) -> Choices:
 
 def _n_held_out(n_rows: int, asked: dict[str, Any], auto: bool) -> int:
     return min(max(1, n_rows // 10), _MAX_HELD_OUT) if _flag(asked, "early_stopping", auto) else 0
+
+
+def _auto_neighbors(n_rows: int, is_gaussian: bool) -> int:
+    if n_rows <= 10_000 and is_gaussian:
+        return 128
+    return 64 if n_rows <= 20_000 else 32
 
 
 def _auto_inducing(n_train: int, asked: dict[str, Any]) -> int:

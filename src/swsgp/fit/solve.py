@@ -38,7 +38,7 @@ from swsgp.shapes import Array, Float
 _MAX_BLOCKS = 1 << 22
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
 _TOLERANCE = 1e-4
-_MAX_ITERATIONS = 500
+_MAX_ITERATIONS = 200
 # The gain in nats a row below which a pass is the last, how many there are at most, and the smallest step.
 _ENOUGH = 1e-4
 _MAX_PASSES = 20
@@ -134,7 +134,6 @@ def solve(
     omega: Float[np.ndarray, " N"],
     omega_t: Float[np.ndarray, " N"],
     start: Float[np.ndarray, " M"],
-    tolerance: float = _TOLERANCE,
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
     """m and s for weights ω and products ω·t, by conjugate gradients with the diagonal as preconditioner."""
     scale = kl_scale / system.a.shape[0]
@@ -147,7 +146,7 @@ def solve(
         dtype=np.float64,
     )
     inverse = LinearOperator(shape, lambda v: v / diagonal, dtype=np.float64)
-    mean, _ = cg(matrix, system.a.T @ omega_t, x0=start, rtol=tolerance, maxiter=_MAX_ITERATIONS, M=inverse)
+    mean, _ = cg(matrix, system.a.T @ omega_t, x0=start, rtol=_TOLERANCE, maxiter=_MAX_ITERATIONS, M=inverse)
     return mean, scale * system.counts / diagonal
 
 

@@ -1,6 +1,5 @@
 """The default way to train: hyper-parameters from the nearest-neighbour likelihood, then q(u) in closed form."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,18 +23,21 @@ from swsgp.gp.model import JITTER, SparseGP, create, with_precision
 from swsgp.gp.prediction import Predictor
 from swsgp.shapes import precision_scope
 
+# Multiples of M / H that κ may be, largest first.
+KL_FACTORS = (1.0, 0.5, 0.2, 0.07, 0.02)
 # Neighbours in the likelihood of hyper-parameters.
 _N_NEIGHBORS = 32
-# Rows from which the KL scale is chosen, and rows that judge it, at most.
-_MAX_TRIED, _MAX_JUDGES = 20_000, 2_000
+# Rows and neighbours with which the KL scale is chosen, and rows that judge it, at most.
+_MAX_TRIED, _MAX_TRIED_NEIGHBORS, _MAX_JUDGES = 20_000, 64, 2_000
 _LEAST_VARIANCE = 1e-12
-# Relative to the variance. Less lets rounding speak in CG; more blurs functions without noise.
-_JITTER = 1e-6
+# Relative to the variance: little for a Gaussian likelihood, whose functions may be without noise; elsewhere enough for
+# conjugate gradients to converge soon where rows are nearly the same.
+_JITTER = {True: 1e-6, False: 1e-5}
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A trained model, its κ as a multiple of M / H, and the held-out log score of each κ that was tried."""
+    """A trained model, its κ as a multiple of M / H, and the mean held-out log score of each that was tried."""
 
     trained: Trained
     kl_factor: float
@@ -48,16 +50,16 @@ def train_by_solving(
     y: np.ndarray,
     settings: Settings,
     *,
-    kl_factors: Sequence[float],
+    kl_factor: float,
     n_held_out: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
 ) -> Solved:
     """Train a model with active sets of each point's own and a diagonal S on scaled data.
 
-    Of several KL factors, multiples of M / H, the one with the best log score on held-out rows is taken, or the first
-    where none are held out. These rows have no part in the hyper-parameters either; q(u) is solved for once more at
-    the end, with all rows. `settings` are those of learning the hyper-parameters; its `kl_scale` is not used.
+    κ is `kl_factor` times M / H. If rows are held out, these choose among several factors by their log score. They
+    have no part in the hyper-parameters either; q(u) is solved for once more at the end, with all rows. `settings`
+    are those of learning the hyper-parameters; its `kl_scale` is not used.
     """
     clock = Clock()
     likelihood, offset, precision = model.likelihood, model.offset, model.precision
@@ -97,15 +99,16 @@ def train_by_solving(
             checkpoints.save(run._asdict(), history)
     hyper = with_precision(eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True)), "float64")
     tried: dict[float, float] = {}
-    if len(kl_factors) > 1 and len(held) and reason == "steps":
-        tried = _try(hyper, x, y, rows, held[:_MAX_JUDGES], n_inducing / len(x), n_neighbors, kl_factors, settings.seed)
-    factor = max(tried, key=tried.__getitem__) if tried else kl_factors[0]
+    if len(held) and reason == "steps":
+        scores = _try(hyper, x, y, rows, held[:_MAX_JUDGES], n_inducing / len(x), n_neighbors, settings.seed)
+        kl_factor = _largest_good(scores)
+        tried = {factor: float(np.mean(score)) for factor, score in scores.items()}
     model, system = _unsolved(hyper, x, n_inducing, n_neighbors, settings.seed)
-    model, _ = _with_best(model, system, y, factor, None)
+    model, _ = _with_best(model, system, y, kl_factor, None)
     if tried:
-        history.append(Report(run.step, clock.seconds, history[-1].bound, tried[factor]))
+        history.append(Report(run.step, clock.seconds, history[-1].bound, tried[kl_factor]))
     trained = Trained(with_precision(model, precision), tuple(history), reason, run.step, clock.seconds)
-    return Solved(trained, factor, tried)
+    return Solved(trained, kl_factor, tried)
 
 
 def _try(
@@ -116,18 +119,25 @@ def _try(
     held: np.ndarray,
     share: float,
     n_neighbors: int,
-    factors: Sequence[float],
     seed: int,
-) -> dict[float, float]:
-    """The held-out log score of each KL factor, for a model of some of the rows with as large a share of M."""
+) -> dict[float, np.ndarray]:
+    """Held-out log scores with each KL factor, for a model of some of the rows with as large a share of M."""
     rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
     n_inducing = min(len(rows), max(n_neighbors, round(share * len(rows))))
-    model, system = _unsolved(hyper, x[rows], n_inducing, min(n_neighbors, n_inducing), seed)
+    n_neighbors = min(n_neighbors, n_inducing, _MAX_TRIED_NEIGHBORS)
+    model, system = _unsolved(hyper, x[rows], n_inducing, n_neighbors, seed)
     scores, solution = {}, None
-    for factor in factors:
+    for factor in KL_FACTORS:
         model, solution = _with_best(model, system, y[rows], factor, solution)
-        scores[factor] = float(np.mean(Predictor(model).log_density(x[held], y[held])))
+        scores[factor] = Predictor(model).log_density(x[held], y[held])
     return scores
+
+
+def _largest_good(scores: dict[float, np.ndarray]) -> float:
+    """The largest factor whose score is within a standard error of the best one's: among equals, the most careful."""
+    best = max(scores.values(), key=np.mean)
+    shortfalls = {factor: best - score for factor, score in scores.items()}
+    return max(factor for factor, short in shortfalls.items() if np.mean(short) <= np.std(short) / np.sqrt(len(short)))
 
 
 def _unsolved(hyper: Hyper, x: np.ndarray, n_inducing: int, n_neighbors: int, seed: int) -> tuple[SparseGP, System]:
@@ -141,7 +151,7 @@ def _unsolved(hyper: Hyper, x: np.ndarray, n_inducing: int, n_neighbors: int, se
         placement=starting_inputs(x, n_inducing, "subset", seed),
         offset=np.asarray(hyper.offset),
         precision="float64",
-        jitter=_JITTER,
+        jitter=_JITTER[isinstance(hyper.likelihood, Gaussian)],
     )
     with precision_scope("float64"):
         return model, build(model, x)
