@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict clean
+.PHONY: demo test check bench-engine bench-predict bench-accuracy clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -26,6 +26,10 @@ bench-engine: $(VENV)/installed-peers
 
 bench-predict: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/predict.py
+
+# Takes the data sets from the folder named by SWSGP_DATA.
+bench-accuracy: $(VENV)/installed
+	$(BIN)/python benchmarks/accuracy.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

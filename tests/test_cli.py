@@ -386,7 +386,7 @@ def test_debug_shows_the_stack_trace(folder):
 
 def test_ctrl_c_keeps_the_model_and_resume_reaches_the_result_of_an_unbroken_run(folder, tmp_path):
     command = ["fit", folder / "train.csv", "--target", "price", "--exclude", "kind", "--exclude", "id", *QUICK]
-    command += ["--preset", "paper", "--max-steps", "20000", "--batch-size", "128", "--no-learn-inducing"]
+    command += ["--max-steps", "20000", "--n-inducing", "128", "--batch-size", "128"]
     assert run(*command, "--out", tmp_path / "whole.swsgp", "--quiet").returncode == 0
 
     broken, checkpoint = tmp_path / "broken.swsgp", tmp_path / "broken.swsgp.checkpoint"

@@ -164,7 +164,8 @@ def fit(
     ] = None,
     precision: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     preset: Annotated[
-        str, typer.Option(help="default (q(u) in closed form) or paper (stochastic gradients as in the paper).")
+        str,
+        typer.Option(help="default (stochastic gradients), solve (q(u) in closed form), paper (the paper's settings)."),
     ] = "default",
     seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,

@@ -50,3 +50,23 @@ def test_costly_forms_get_fewer_inducing_points_and_the_paper_kl_where_all_point
 def test_what_cannot_be_is_refused_by_name(name, value):
     with pytest.raises(SettingError, match=f"{name} must be 'auto' or"):
         chosen(1000, **{name: value})
+
+
+def test_solving_makes_every_row_an_inducing_input_up_to_a_limit():
+    for n_rows in (2, 50, 700, 40_000, 5_000_000):
+        choices = chosen(n_rows, preset="solve")
+        assert choices.n_inducing == min(n_rows, 50_000)
+        assert 1 <= choices.n_neighbors <= choices.n_inducing
+        assert choices.kl_scale is None
+    for options in ({"active": "all"}, {"covariance": "full"}, {"learn_inducing": True}):
+        with pytest.raises(SettingError, match="preset='solve' has active='per-point'"):
+            chosen(1000, preset="solve", **options)
+
+
+def test_the_papers_preset_is_the_papers():
+    choices = chosen(10_000, preset="paper")
+    assert (choices.covariance, choices.learn_inducing, choices.kl_scale) == ("full", True, 1.0)
+    assert (choices.batch_size, choices.learning_rate, choices.max_steps) == (64, 0.001, 300_000)
+    assert choices.n_held_out == 0
+    with pytest.raises(SettingError, match="preset must be"):
+        chosen(1000, preset="fast")

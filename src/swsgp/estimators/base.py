@@ -21,7 +21,7 @@ from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_c
 from swsgp.errors import DataError, NumericalError, SettingError
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
-from swsgp.fit.defaults import choose, solves
+from swsgp.fit.defaults import choose
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fit.settings import Settings
@@ -190,7 +190,7 @@ class SWSGPBase(BaseEstimator):
             active_named(self.active, chosen.n_inducing, chosen.n_neighbors),
             n_inducing=chosen.n_inducing,
             covariance_form=chosen.covariance,
-            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and not solves(asked) else "subset",
+            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and self.preset != "solve" else "subset",
             offset=starting_offset(likelihood, y),
             precision=self.precision,
             seed=seed,
@@ -215,7 +215,7 @@ class SWSGPBase(BaseEstimator):
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
-        if solves(self.get_params(deep=False)):
+        if self.preset == "solve":
             return self._solve(start, x, y, checkpoint, resume)
         rows, held = np.arange(len(x)), None
         if chosen["n_held_out"]:

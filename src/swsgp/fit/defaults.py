@@ -37,17 +37,14 @@ class Choices:
 
 def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choices:
     """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows."""
-    if asked["preset"] == "paper":
-        return _paper(n_rows, asked)
-    if asked["preset"] != "default":
-        raise SettingError(f"preset must be 'default' or 'paper', got {asked['preset']!r}.")
-    return _solving(n_rows, asked, is_gaussian) if solves(asked) else _climbing(n_rows, asked)
-
-
-def solves(asked: dict[str, Any]) -> bool:
-    """Whether q(u) is solved for: with each row's own active set, a diagonal S and inducing inputs that stay."""
-    plain = asked["covariance"] in (AUTO, "diag") and not _flag(asked, "learn_inducing", False)
-    return bool(asked["preset"] == "default" and asked["active"] == "per-point" and plain)
+    match asked["preset"]:
+        case "default":
+            return _climbing(n_rows, asked)
+        case "solve":
+            return _solving(n_rows, asked, is_gaussian)
+        case "paper":
+            return _paper(n_rows, asked)
+    raise SettingError(f"preset must be 'default', 'solve' or 'paper', got {asked['preset']!r}.")
 
 
 def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
@@ -55,6 +52,11 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
 
     The KL scale is chosen by held-out rows, or by a rule where there are none.
     """
+    if asked["active"] != "per-point" or asked["covariance"] == "full" or _flag(asked, "learn_inducing", False):
+        raise SettingError(
+            "preset='solve' has active='per-point', a diagonal S and inducing inputs that stay; leave these parameters "
+            "out, or choose another preset."
+        )
     n_held_out = min(_n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT), _MAX_JUDGES)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
