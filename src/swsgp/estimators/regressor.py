@@ -28,12 +28,12 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
         or a covariance of this package. Named ones have a lengthscale for each column.
     likelihood : str
         "gaussian" (which "auto" is), "student-t" for wild observations, or "poisson" for counts.
-    covariance : "diag" or "full"
-        The form of S. A full one is for small M.
+    covariance : "diag", "full" or "auto"
+        The form of S. A full one is for small M; "auto" is diagonal, and full in the preset "paper".
     active : "per-point", "union" or "all"
         Which inducing points are active: each row's own (SWSGP), one set for a mini-batch (SWSGP-U), all (SVGP).
-    learn_inducing : bool
-        Whether inducing inputs move in training.
+    learn_inducing : bool or "auto"
+        Whether inducing inputs move in training; "auto": in the preset "paper" only.
     kl_scale : float or "auto"
         κ, the weight of the KL term. 1 is the paper's; more mends intervals that are too narrow when M is large.
     batch_size, learning_rate, max_steps : number or "auto"
@@ -42,6 +42,10 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     early_stopping : bool or "auto"
         Whether a tenth of the rows is held out to choose the best model on the way ("auto": from 500 rows on).
     precision : "float32" or "float64"
+    preset : "default", "solve" or "paper"
+        How to train: by stochastic gradients; by learning hyper-parameters from neighbours and solving for q(u), which
+        is more accurate and takes a diagonal S, each row's own active set and fixed inducing inputs; or by
+        stochastic gradients with the paper's settings.
     missing : "error", "drop" or "fill"
         What to do with missing values: refuse them, leave those rows out of training, or fill in medians.
     max_categories : int
