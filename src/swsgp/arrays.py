@@ -63,6 +63,12 @@ def in_precision(array: np.ndarray, precision: str) -> np.ndarray:
     return narrow
 
 
+def to_power_of_two(rows: np.ndarray) -> np.ndarray:
+    """Rows up to a power of two of them, so that few programs are compiled; the last one is repeated."""
+    size = 1 << (len(rows) - 1).bit_length()
+    return rows if size == len(rows) else np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
+
+
 def check_finite(array: np.ndarray, names: list[str], what: str) -> None:
     """Refuse NaN and infinite values, naming the columns that have them."""
     if np.isfinite(array).all():

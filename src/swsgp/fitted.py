@@ -13,7 +13,7 @@ from swsgp.data.tables import Encoding
 from swsgp.errors import ModelFileError
 from swsgp.gp.covariances import check_columns, sensitivity
 from swsgp.gp.likelihoods import Classification, Gaussian, Poisson, StudentT
-from swsgp.gp.model import SparseGP, with_precision
+from swsgp.gp.model import JITTER, SparseGP, with_precision
 from swsgp.gp.prediction import Predictor
 from swsgp.serialization import from_bytes, to_bytes
 from swsgp.shapes import precision_scope
@@ -44,8 +44,10 @@ class Fitted:
 
     @cached_property
     def predictor(self) -> Predictor:
-        # On a CPU float64 costs a prediction little, and a row's result then does not depend on the rows beside it.
-        return Predictor(with_precision(self.model, "float64") if jax.default_backend() == "cpu" else self.model)
+        # On a CPU float64 costs a prediction little, and a row's result then does not depend on the rows beside it. A
+        # model with less jitter than float32 bears needs it everywhere.
+        needs = float(self.model.jitter) < JITTER["float32"] or jax.default_backend() == "cpu"
+        return Predictor(with_precision(self.model, "float64") if needs else self.model)
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from swsgp import Bernoulli, Gaussian, Matern52, Poisson, Settings, Softmax, StudentT
+from swsgp import Bernoulli, Gaussian, Matern52, Settings, Softmax
 from swsgp.fit.neighbour_likelihood import Hyper, Rows, learn, log_conditionals, other_rows, start
 from swsgp.fit.solved import _stand_ins
 from swsgp.gp.model import with_precision
@@ -56,12 +56,10 @@ def test_a_term_of_another_likelihood_is_its_predictive_of_what_the_stand_ins_sa
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(0.2), StudentT(0.3), Poisson(), Bernoulli(), Softmax(3)])
+@pytest.mark.parametrize("likelihood", [Gaussian(0.2), Softmax(3)])
 def test_the_gradient_equals_finite_differences(float64, rng, likelihood):
     x, y = table(rng, 20)
-    y = {Poisson: np.round(np.exp(y)), Bernoulli: (y > 0) * 1.0, Softmax: np.digitize(y, [-0.3, 0.3]) * 1.0}.get(
-        type(likelihood), y
-    )
+    y = np.digitize(y, [-0.3, 0.3]) * 1.0 if isinstance(likelihood, Softmax) else y
     hyper = hyper_for(likelihood)
     rows = jnp.arange(5)
     near = jnp.asarray(other_rows(hyper.covariance, x, np.arange(5)[None], 4)[0])

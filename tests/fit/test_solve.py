@@ -59,8 +59,10 @@ def solved(rng, name, n_inducing=9, n_neighbors=4, kl_scale=1.7, n=40):
     return model, solution, x, y, kl_scale
 
 
-@pytest.mark.parametrize("name", OBSERVATIONS)
-@pytest.mark.parametrize(("n_inducing", "n_neighbors"), [(9, 4), (7, 1), (6, 6)])
+@pytest.mark.parametrize(
+    ("name", "n_inducing", "n_neighbors"),
+    [*((name, 9, 4) for name in OBSERVATIONS), ("gaussian", 7, 1), ("probit", 6, 6)],
+)
 def test_the_gradient_of_the_bound_is_zero_at_the_solution(float64, rng, name, n_inducing, n_neighbors):
     model, solution, x, y, kl_scale = solved(rng, name, n_inducing, n_neighbors)
     model = with_solution(model, solution)
@@ -77,7 +79,7 @@ def test_the_gradient_of_the_bound_is_zero_at_the_solution(float64, rng, name, n
     np.testing.assert_allclose(gradient.log_std, 0.0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", OBSERVATIONS)
+@pytest.mark.parametrize("name", ["gaussian", "probit", "student-t"])
 def test_its_own_bound_is_that_of_algorithm_1_and_never_gets_worse(float64, rng, name):
     model, solution, x, y, kl_scale = solved(rng, name)
     assert solution.bounds[-1] == pytest.approx(float(estimate(with_solution(model, solution), x, y, None, kl_scale)))

@@ -25,6 +25,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
+from swsgp.arrays import to_power_of_two
 from swsgp.errors import SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.likelihoods import Gaussian, Likelihood
@@ -92,7 +93,7 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     for start in range(0, n_rows, size):
         own = index[start : start + size]
         n = len(own)
-        block = (np.asarray(part)[:n] for part in _blocks(model, *map(_padded, (x[start : start + size], own))))
+        block = (np.asarray(part)[:n] for part in _blocks(model, *map(to_power_of_two, (x[start : start + size], own))))
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
         place = own[:, first].ravel(), own[:, second].ravel()
         prior = prior + sparse.coo_matrix((k_inverse[:, first, second].ravel(), place), prior.shape).tocsr()
@@ -108,11 +109,6 @@ def n_neighbors_of(model: SparseGP) -> int:
     if not isinstance(model.active, PerPoint):
         raise SettingError("q(u) is solved for where each point has its own active set; train other models by steps.")
     return model.active.n_neighbors
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """Rows up to a power of two of them; the last one is repeated."""
-    return np.concatenate([rows, rows[-1:].repeat((1 << (len(rows) - 1).bit_length()) - len(rows), 0)])
 
 
 @jit
@@ -253,7 +249,9 @@ def _derivatives(
     parts = []
     for start in range(0, len(y), size):
         block = [part[start : start + size] for part in (y, mean, variance)]
-        parts.append([np.asarray(part)[: len(block[0])] for part in _expected(likelihood, *map(_padded, block))])
+        parts.append(
+            [np.asarray(part)[: len(block[0])] for part in _expected(likelihood, *map(to_power_of_two, block))]
+        )
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 

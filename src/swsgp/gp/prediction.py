@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import inputs_for, pair_for
+from swsgp.arrays import inputs_for, pair_for, to_power_of_two
 from swsgp.errors import NumericalError, SettingError
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
 from swsgp.gp.likelihoods import Classification, Likelihood, Regression
@@ -133,7 +133,7 @@ class Predictor:
                 index, present = self._union(x, self._active.n_neighbors)
             if len(index) > 2 * _MAX_JOINT:
                 raise SettingError(f"these points have {len(index)} active inducing points together; ask for fewer.")
-            padded = _padded(x)
+            padded = to_power_of_two(x)
             mean, cov = self._retried(lambda model: _joint(model, self._factor, padded, index, present))
             return mean[: len(x)], cov[:, : len(x), : len(x)]
 
@@ -180,7 +180,7 @@ class Predictor:
         most = self._chunk_rows
         for start in range(0, len(columns[0]), most):
             chunk = [column[start : start + most] for column in columns]
-            yield len(chunk[0]), tuple(_padded(column) for column in chunk)
+            yield len(chunk[0]), tuple(to_power_of_two(column) for column in chunk)
 
     def _chunk(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
         match self._active:
@@ -241,14 +241,6 @@ class Predictor:
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
             "check the inputs for extreme values, or use precision='float64'."
         )
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """Rows up to a power of two of them; the last one is repeated."""
-    size = 1 << (len(rows) - 1).bit_length()
-    if size == len(rows):
-        return rows
-    return np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
 
 
 def _on_host(outcome: tuple[Array, tuple[Array, ...]]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
