@@ -328,7 +328,7 @@ def test_progress_lines_are_printed_where_there_is_no_terminal(capsys):
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("step 30/30")
     assert "steps/s" in line
-    assert "bound" in line
+    assert "objective" in line
     assert "held-out" in line
 
 
