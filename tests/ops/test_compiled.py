@@ -16,9 +16,9 @@ from swsgp import Gaussian, Matern52, PerPoint, Predictor, Settings, create, tra
 x = np.linspace(0, 10, 400)[:, None]
 for n_neighbors in (4, 12, 16, 20):
     model = create(x, Matern52(0.5), Gaussian(), PerPoint(n_neighbors), n_inducing=64, covariance_form="full")
-    trained = train(model, x, np.sin(x[:, 0]), Settings(steps=300, batch_size=64))
+    trained = train(model, x, np.sin(x[:, 0]), Settings(steps=150, batch_size=64))
     predictor = Predictor(trained.model)
-    threads = [threading.Thread(target=lambda: [predictor.latent(x) for _ in range(30)]) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: [predictor.latent(x) for _ in range(15)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
