@@ -63,10 +63,21 @@ def in_precision(array: np.ndarray, precision: str) -> np.ndarray:
     return narrow
 
 
+def power_of_two_below(n: int) -> int:
+    """The largest power of two that is at most n."""
+    return 1 << (n.bit_length() - 1)
+
+
 def to_power_of_two(rows: np.ndarray) -> np.ndarray:
     """Rows up to a power of two of them, so that few programs are compiled; the last one is repeated."""
     size = 1 << (len(rows) - 1).bit_length()
     return rows if size == len(rows) else np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    """Rows with zeros after them, up to one of few lengths, so that few programs are compiled; at most an eighth."""
+    step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
+    return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
 
 
 def check_finite(array: np.ndarray, names: list[str], what: str) -> None:

@@ -151,6 +151,9 @@ def fit(
     ] = "matern52",
     n_inducing: Annotated[int | None, typer.Option(help="Inducing points, M.")] = None,
     n_neighbors: Annotated[int | None, typer.Option(help="Active inducing points of a row, H.")] = None,
+    n_landmarks: Annotated[
+        int | None, typer.Option(help="Inducing points that are active for every row, beside its own; 0 for none.")
+    ] = None,
     covariance: Annotated[str, typer.Option(help="The form of S: diag or full.")] = "auto",
     active: Annotated[str, typer.Option(help="per-point (SWSGP), union (SWSGP-U) or all (SVGP).")] = "per-point",
     learn_inducing: Annotated[bool | None, typer.Option(help="Move the inducing inputs, too.")] = None,
@@ -165,7 +168,7 @@ def fit(
     precision: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     preset: Annotated[
         str,
-        typer.Option(help="default (stochastic gradients), solve (q(u) in closed form), paper (the paper's settings)."),
+        typer.Option(help="default (q(u) in closed form, where it can be), or paper (stochastic gradients, as there)."),
     ] = "default",
     seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
@@ -197,6 +200,7 @@ def fit(
     given = {
         "n_inducing": n_inducing,
         "n_neighbors": n_neighbors,
+        "n_landmarks": n_landmarks,
         "kl_scale": kl_scale,
         "batch_size": batch_size,
         "learning_rate": learning_rate,

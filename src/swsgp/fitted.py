@@ -1,5 +1,6 @@
 """A trained model with all that leads from a user's table to it and back: predictions in the user's units."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from swsgp.data.scaling import Scaling
 from swsgp.data.tables import Encoding
 from swsgp.errors import ModelFileError
 from swsgp.gp.covariances import check_columns, sensitivity
+from swsgp.gp.functions import Functions
 from swsgp.gp.likelihoods import Classification, Gaussian, Poisson, StudentT
 from swsgp.gp.model import JITTER, SparseGP, with_precision
 from swsgp.gp.prediction import Predictor
@@ -26,7 +28,8 @@ class Fitted:
 
     Inputs are arrays of numbers in the columns that `encoding` makes of a table. `target` is None where observations
     are counts or classes; `labels` are the classes' own names. `spread` is the standard deviation of each scaled
-    column in training, which is 0 for a constant one. `record` says how the model came about.
+    column in training, which is 0 for a constant one. `rows` are the scaled inputs and observations of training, where
+    more rows may be added to them. `record` says how the model came about.
     """
 
     model: SparseGP
@@ -36,6 +39,7 @@ class Fitted:
     labels: np.ndarray | None
     yardsticks: Yardsticks
     spread: np.ndarray
+    rows: tuple[np.ndarray, np.ndarray] | None
     record: dict[str, Any]
 
     def scaled(self, y: np.ndarray) -> np.ndarray:
@@ -43,11 +47,16 @@ class Fitted:
         return y if self.target is None else self.target.apply(y)
 
     @cached_property
-    def predictor(self) -> Predictor:
+    def _for_prediction(self) -> SparseGP:
         # On a CPU float64 costs a prediction little, and a row's result then does not depend on the rows beside it. A
-        # model with less jitter than float32 bears needs it everywhere.
-        needs = float(self.model.jitter) < JITTER["float32"] or jax.default_backend() == "cpu"
-        return Predictor(with_precision(self.model, "float64") if needs else self.model)
+        # model with landmarks, or with less jitter than float32 bears, needs it everywhere.
+        is_delicate = self.model.landmarks is not None or float(self.model.jitter) < JITTER["float32"]
+        needs = is_delicate or jax.default_backend() == "cpu"
+        return with_precision(self.model, "float64") if needs else self.model
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        return Predictor(self._for_prediction)
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation."""
@@ -101,6 +110,16 @@ class Fitted:
                 noise = np.exp(0.5 * float(log_noise)) * rng.standard_normal(latent.shape)
         return self._in_units(latent + noise)
 
+    def functions(self, n_functions: int, rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
+        """Functions without noise, drawn whole: a map from inputs to values, (N, n_functions)."""
+        drawn = Functions(self._for_prediction, n_functions, rng)
+
+        def at(x: np.ndarray) -> np.ndarray:
+            latent = drawn(self.inputs.apply(x))
+            return np.exp(latent) if isinstance(self.model.likelihood, Poisson) else self._in_units(latent)
+
+        return at
+
     @property
     def relevance(self) -> np.ndarray:
         """Share of each column of the user's table in how fast the function varies; they sum to 1.
@@ -153,6 +172,8 @@ def checked(fitted: Any, source: str) -> Fitted:
         check_columns(model.covariance, n_columns)
         fits = (
             model.variational.mean.shape == (n_inducing, n_latent)
+            and (model.landmarks is None or model.landmarks.mean.shape[1] == n_latent)
+            and (fitted.rows is None or fitted.rows[0].shape == (len(fitted.rows[1]), n_columns))
             and fitted.inputs.scale.shape == fitted.spread.shape == (n_columns,)
             and len(fitted.encoding.sources) == n_columns
             and isinstance(model.likelihood, Classification) == (fitted.labels is not None)

@@ -62,6 +62,7 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
             "likelihood": type(model.likelihood).__name__,
             "inducing points": f"{n_inducing:,}",
             "active for a row": str(model.active_prediction),
+            "landmarks, active for every row": f"{settings['n_landmarks']:,}",
             "form of S": settings["covariance"],
             "KL scale": f"{settings['kl_scale']:g}",
             "precision of training": settings["precision"],

@@ -40,6 +40,7 @@ _HOMES = {
         "Product",
         "Columns",
     ),
+    "swsgp.gp.landmarks": ("Landmarks",),
     "swsgp.gp.likelihoods": ("Bernoulli", "Gaussian", "Poisson", "Softmax", "StudentT"),
     "swsgp.gp.model": ("SparseGP",),
     "swsgp.gp.variational": ("Diagonal", "Full"),

@@ -87,21 +87,25 @@ def test_union_of_everything_equals_all_in_mean_and_covariance(float64, rng, for
         np.testing.assert_allclose(one, other, **EXACT)
 
 
-def test_points_with_their_own_sets_have_the_correlations_of_their_union_and_their_own_variances(float64, rng):
+def test_the_joint_covariance_of_points_with_their_own_sets_is_that_of_the_process(float64, rng):
+    """f(x) = a(x)ᵀu + r(x), with r(x) = g(x) − a(x)ᵀ(g(z) + ε) for g from the prior and ε the jitter."""
     x, _ = toy(rng)
     model = make(x, PerPoint(H))
     mean, cov = Predictor(model).joint(x)
     mean_alone, variance_alone = Predictor(model).latent(x)
     np.testing.assert_allclose(mean, mean_alone, **EXACT)
     np.testing.assert_allclose(np.diagonal(cov[0]), variance_alone[:, 0], **EXACT)
-    _, cov_union = Predictor(make(x, Union(M, H))).joint(x)
-    np.testing.assert_allclose(correlation(cov[0]), correlation(cov_union[0]), **EXACT)
+    z, index = model.inducing, np.asarray(model.active_set(jnp.asarray(x)))
+    k_zz = np.asarray(model.k_zz(jnp.arange(M)))
+    k_zx = np.asarray(model.covariance.matrix(z, jnp.asarray(x)))
+    a = np.zeros((len(x), M))
+    for row, own in enumerate(index):
+        a[row, own] = np.linalg.solve(k_zz[np.ix_(own, own)], k_zx[own, row])
+    both = np.block([[np.asarray(model.covariance.matrix(jnp.asarray(x), jnp.asarray(x))), k_zx.T], [k_zx, k_zz]])
+    remainder = np.hstack([np.eye(len(x)), -a])
+    expected = remainder @ both @ remainder.T + a @ np.asarray(model.variational.covariance(jnp.arange(M))[0]) @ a.T
+    np.testing.assert_allclose(cov[0], expected, rtol=1e-8, atol=1e-10)
     assert np.linalg.eigvalsh(cov[0]).min() > -1e-10
-
-
-def correlation(cov):
-    scale = np.sqrt(np.diagonal(cov))
-    return cov / np.outer(scale, scale)
 
 
 def test_training_with_all_and_predicting_with_neighbours_is_svgp_m_h(float64, rng):

@@ -31,13 +31,6 @@ class RowStream:
         return np.random.default_rng((self._seed, epoch)).permutation(self.n_rows).astype(np.int32)
 
 
-def padded(rows: np.ndarray) -> np.ndarray:
-    """Rows with zeros after them, at most an eighth, up to one of few lengths: tables of about the same length then
-    share a compiled program. No mini-batch refers to the padding."""
-    step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
-    return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
-
-
 def split_held_out(n_rows: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers to train on and to hold out, both sorted; at least one row on each side."""
     order = np.random.default_rng((seed, n_rows)).permutation(n_rows)

@@ -15,17 +15,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from swsgp.data.batches import split_held_out
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_complete, is_missing, name_of, numbers
-from swsgp.errors import DataError, NumericalError, SettingError
+from swsgp.errors import DataError, SettingError
+from swsgp.estimators.training import climb, climb_on, solve, solve_on
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
 from swsgp.fit.defaults import choose
-from swsgp.fit.loop import Trained, train
+from swsgp.fit.loop import Trained
 from swsgp.fit.names import active_named, kernel_named, starting_offset
-from swsgp.fit.settings import Settings
-from swsgp.fit.solved import train_by_solving
 from swsgp.fitted import Fitted
 from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import create
@@ -34,11 +32,6 @@ from swsgp.yardsticks import Yardsticks
 
 # Up to so many inducing inputs start at k-means centres, which are better placed than a subset, and slower to find.
 _MAX_CENTRES = 512
-# Steps of a `partial_fit`, where their number is left open.
-_PARTIAL_STEPS = 1000
-
-# The KL scale as a multiple of M / H where no rows are held out to choose it, for numbers and for classes.
-_KL_FACTOR = {True: 0.5, False: 0.2}
 # Missing values are looked for later, where columns can be named.
 _AS_ARRAY = {"dtype": np.float64, "ensure_all_finite": False}
 S = TypeVar("S", bound="SWSGPBase")
@@ -51,6 +44,7 @@ class SWSGPBase(BaseEstimator):
         self,
         n_inducing: Any = "auto",
         n_neighbors: Any = "auto",
+        n_landmarks: Any = "auto",
         kernel: Any = "matern52",
         likelihood: Any = "auto",
         covariance: Any = "auto",
@@ -71,6 +65,7 @@ class SWSGPBase(BaseEstimator):
     ):
         self.n_inducing = n_inducing
         self.n_neighbors = n_neighbors
+        self.n_landmarks = n_landmarks
         self.kernel = kernel
         self.likelihood = likelihood
         self.covariance = covariance
@@ -114,8 +109,10 @@ class SWSGPBase(BaseEstimator):
     def partial_fit(self: S, X: Any, y: Any, classes: Any = None) -> S:
         """Go on training with new rows.
 
-        The first call is `fit`. Later ones move q(u) towards the new rows, where these lie, and leave it as it is
-        elsewhere; columns, scaling, classes and hyper-parameters stay. Rows seen before are not kept.
+        The first call is `fit`. Later ones solve for q(u) with all rows seen so far, the new ones included; nothing is
+        forgotten, and the order of the rows makes no difference. Columns, scaling, classes and hyper-parameters stay.
+        Models that are trained by stochastic gradients do not keep their rows: there q(u) moves towards the new ones,
+        where these lie.
 
         Parameters
         ----------
@@ -127,28 +124,18 @@ class SWSGPBase(BaseEstimator):
         if not hasattr(self, "fitted_"):
             start, x, y = self._start(X, y, classes)
             return self._train(start, x, y, None, False)
-        fitted, settings = self.fitted_, self.settings_
+        fitted = self.fitted_
         if classes is not None and set(classes) != set(fitted.labels if fitted.labels is not None else ()):
             raise SettingError("classes must be those of the first call; fit a new model for other ones.")
         x, y = self._labelled(*self._without_holes(X, y))
-        n_data = fitted.record["rows"] + len(x)
-        trained = train(
-            fitted.model,
-            fitted.inputs.apply(x),
-            fitted.scaled(y),
-            Settings(
-                steps=_PARTIAL_STEPS if self.max_steps == "auto" else self.max_steps,
-                batch_size=settings["batch_size"],
-                learning_rate=settings["learning_rate"],
-                kl_scale=settings["kl_scale"],
-                learn_hyperparameters=False,
-                time_budget=self.time_budget,
-                seed=settings["seed"],
-                progress=bool(self.verbose),
-            ),
-            n_data=n_data,
-        )
-        return self._take(fitted, trained, n_data)
+        x, y = fitted.inputs.apply(x), fitted.scaled(y)
+        n_rows = fitted.record["rows"] + len(x)
+        if fitted.record["settings"]["solves"]:
+            sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
+            fitted, trained = solve_on(fitted, x, y, asdict(sizes))
+        else:
+            trained = climb_on(fitted, x, y, self.max_steps, bool(self.verbose))
+        return self._take(fitted, trained, n_rows)
 
     def _without_holes(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Rows for training, without those that miss a value if that was asked for."""
@@ -190,7 +177,7 @@ class SWSGPBase(BaseEstimator):
             active_named(self.active, chosen.n_inducing, chosen.n_neighbors),
             n_inducing=chosen.n_inducing,
             covariance_form=chosen.covariance,
-            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and self.preset != "solve" else "subset",
+            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and not chosen.solves else "subset",
             offset=starting_offset(likelihood, y),
             precision=self.precision,
             seed=seed,
@@ -207,7 +194,7 @@ class SWSGPBase(BaseEstimator):
             "target": name_of(y_given),
             "rows": len(x),
         }
-        return Fitted(model, encoding, inputs, target, labels, yardsticks, scaled.std(axis=0), record), x, y
+        return Fitted(model, encoding, inputs, target, labels, yardsticks, scaled.std(axis=0), None, record), x, y
 
     def _train(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
         chosen = start.record["settings"]
@@ -215,63 +202,11 @@ class SWSGPBase(BaseEstimator):
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
-        if self.preset == "solve":
-            return self._solve(start, x, y, checkpoint, resume)
-        rows, held = np.arange(len(x)), None
-        if chosen["n_held_out"]:
-            rows, apart = split_held_out(len(x), chosen["n_held_out"] / len(x), chosen["seed"])
-            held = x[apart], y[apart]
-        trained = train(
-            start.model,
-            x[rows],
-            y[rows],
-            Settings(
-                steps=chosen["max_steps"],
-                batch_size=chosen["batch_size"],
-                learning_rate=chosen["learning_rate"],
-                schedule="constant" if self.preset == "paper" else "cosine",
-                learn_inducing=chosen["learn_inducing"],
-                kl_scale=chosen["kl_scale"],
-                time_budget=self.time_budget,
-                evaluate_every=max(1, chosen["max_steps"] // 20),
-                seed=chosen["seed"],
-                progress=bool(self.verbose),
-            ),
-            held_out=held,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-        if trained.reason == "not finite" and trained.steps == 0:
-            raise NumericalError(
-                "training came to no finite number; look for extreme values, or use precision='float64'."
-            )
+        if chosen["solves"]:
+            start, trained = solve(start, x, y, checkpoint, resume, bool(self.verbose))
+        else:
+            trained = climb(start, x, y, checkpoint, resume, bool(self.verbose))
         return self._take(start, trained, len(x))
-
-    def _solve(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
-        chosen = start.record["settings"]
-        unit = chosen["n_inducing"] / chosen["n_neighbors"]
-        is_given = chosen["kl_scale"] is not None
-        solved = train_by_solving(
-            start.model,
-            x,
-            y,
-            Settings(
-                steps=chosen["max_steps"],
-                batch_size=chosen["batch_size"],
-                learning_rate=chosen["learning_rate"],
-                time_budget=self.time_budget,
-                seed=chosen["seed"],
-                progress=bool(self.verbose),
-            ),
-            kl_factor=chosen["kl_scale"] / unit if is_given else _KL_FACTOR[start.labels is None],
-            n_held_out=0 if is_given else chosen["n_held_out"],
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-        tried = {f"{factor * unit:g}": float(score - np.log(start.unit)) for factor, score in solved.tried.items()}
-        settings = chosen | {"kl_scale": max(1.0, solved.kl_factor * unit)}
-        record = start.record | {"settings": settings, "held_out_score_of_kl_scale": tried}
-        return self._take(replace(start, record=record), solved.trained, len(x))
 
     def _take(self: S, before: Fitted, trained: Trained, n_rows: int) -> S:
         """Keep a trained model, and how it came about; an interruption goes on from here."""

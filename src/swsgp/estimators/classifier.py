@@ -38,7 +38,7 @@ class SWSGPClassifier(ClassifierMixin, SWSGPBase):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, size=(500, 2))
     >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "different")
-    >>> model = SWSGPClassifier(max_steps=1000).fit(X[:400], y[:400])
+    >>> model = SWSGPClassifier().fit(X[:400], y[:400])
     >>> bool(model.score(X[400:], y[400:]) > 0.9)
     True
     >>> model.predict_proba(X[400:]).shape

@@ -1,10 +1,12 @@
 """Regression for scikit-learn users, and what a Gaussian process can say beyond a mean."""
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from swsgp.arrays import as_target
 from swsgp.data.scaling import Scaling
@@ -23,6 +25,8 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     ----------
     n_inducing, n_neighbors : int or "auto"
         M, the number of inducing points, and H, how many of them are active for a row.
+    n_landmarks : int or "auto"
+        Inducing points that are active for every row, beside its own; 0 for none. "auto": if held-out rows prefer them.
     kernel : str or covariance
         "matern12", "matern32", "matern52", "rbf", "rational-quadratic", "linear", a sum such as "matern32+linear",
         or a covariance of this package. Named ones have a lengthscale for each column.
@@ -37,15 +41,16 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     kl_scale : float or "auto"
         κ, the weight of the KL term. 1 is the paper's; more mends intervals that are too narrow when M is large.
     batch_size, learning_rate, max_steps : number or "auto"
+        Of Adam, for the hyper-parameters (or for all that is trained by stochastic gradients).
     time_budget : float, optional
         Seconds after which training stops.
     early_stopping : bool or "auto"
-        Whether a tenth of the rows is held out to choose the best model on the way ("auto": from 500 rows on).
+        Whether a tenth of the rows is held out to choose the best model ("auto": from 500 rows on).
     precision : "float32" or "float64"
-    preset : "default", "solve" or "paper"
-        How to train: by stochastic gradients; by learning hyper-parameters from neighbours and solving for q(u), which
-        is more accurate and takes a diagonal S, each row's own active set and fixed inducing inputs; or by
-        stochastic gradients with the paper's settings.
+    preset : "default" or "paper"
+        How to train. By default hyper-parameters are learned from neighbours and q(u) is solved for. Where that cannot
+        be (a full S, other active sets, inducing inputs that move), and with the paper's settings in "paper", by
+        stochastic gradients.
     missing : "error", "drop" or "fill"
         What to do with missing values: refuse them, leave those rows out of training, or fill in medians.
     max_categories : int
@@ -66,7 +71,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, size=(500, 2))
     >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=500)
-    >>> model = SWSGPRegressor(max_steps=1000).fit(X[:400], y[:400])
+    >>> model = SWSGPRegressor().fit(X[:400], y[:400])
     >>> mean, std = model.predict(X[400:], return_std=True)
     >>> bool(np.mean(np.abs(y[400:] - mean) < 2 * std) > 0.8)
     True
@@ -96,8 +101,7 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     def predict_joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean (N,) and covariance (N, N) of new observations at all rows together.
 
-        Mean and variances are those of `predict`. Correlations come from the union of the rows' active inducing
-        points, so they depend on which rows are asked for together.
+        Mean and variances are those of `predict`, to rounding.
         """
         x = self._inputs(X)
         return self.fitted_.joint(x)
@@ -106,6 +110,17 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
         """New observations drawn at all rows together, (N, n_samples)."""
         x = self._inputs(X)
         return self.fitted_.samples(x, n_samples, np.random.default_rng(seed_of(random_state)))
+
+    def sample_functions(self, n_samples: int = 1, random_state: Any = 0) -> Callable[[Any], np.ndarray]:
+        """Functions without noise, drawn whole: a map from a table to their values at its rows, (N, n_samples).
+
+        The same function answers for any rows, however many, in one call or in several; its values at a few rows vary
+        together as `predict_joint` says, up to the accuracy of the 4,096 random features that stand for the prior.
+        Functions of counts are rates.
+        """
+        check_is_fitted(self, "fitted_")
+        drawn = self.fitted_.functions(n_samples, np.random.default_rng(seed_of(random_state)))
+        return lambda X: drawn(self._inputs(X))
 
     def _as_numbers(self, y: np.ndarray, labels: None) -> np.ndarray:
         if y.dtype.kind not in "biuf":

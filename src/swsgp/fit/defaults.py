@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from swsgp.arrays import power_of_two_below
 from swsgp.errors import SettingError
 
 AUTO = "auto"
@@ -13,21 +14,30 @@ AUTO = "auto"
 _MAX_HELD_OUT = 10_000
 _MIN_ROWS_TO_HOLD_OUT = 500
 _MIN_INDUCING = 128
-# Where q(u) is solved for: inducing points, and rows that choose the KL scale, at most.
+# Where q(u) is solved for: inducing points, and rows that choose the KL scale, at most; rows from which on there are
+# fewer neighbours and landmarks; and features of landmarks for all rows, at most.
 _MAX_SOLVED = 50_000
 _MAX_JUDGES = 2_000
+_MANY_ROWS = 20_000
+_MAX_FEATURES = 1 << 25
+_MIN_LANDMARKS = 32
 # The most inducing points where one costs more: with all active, with a full S, or when they move.
 _MAX_ALL, _MAX_FULL, _MAX_LEARNED = 256, 512, 1024
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The sizes and rates of a model and its training; `kl_scale` is None where held-out rows will choose it."""
+    """The sizes and rates of a model and its training.
 
+    `kl_scale` is None where held-out rows will choose it, and `n_landmarks` is then how many they may choose.
+    """
+
+    solves: bool
     covariance: str
     learn_inducing: bool
     n_inducing: int
     n_neighbors: int
+    n_landmarks: int
     kl_scale: float | None
     batch_size: int
     learning_rate: float
@@ -37,52 +47,61 @@ class Choices:
 
 def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choices:
     """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows."""
+    is_local = asked["active"] == "per-point" and asked["covariance"] in (AUTO, "diag")
     match asked["preset"]:
+        case "default" if is_local and not _flag(asked, "learn_inducing", False):
+            return _solving(n_rows, asked, is_gaussian)
         case "default":
             return _climbing(n_rows, asked)
-        case "solve":
-            return _solving(n_rows, asked, is_gaussian)
         case "paper":
             return _paper(n_rows, asked)
-    raise SettingError(f"preset must be 'default', 'solve' or 'paper', got {asked['preset']!r}.")
+    raise SettingError(f"preset must be 'default' or 'paper', got {asked['preset']!r}.")
 
 
 def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
     """Every row is an inducing input up to 50,000; small tables can afford more neighbours, and need them.
 
-    The KL scale is chosen by held-out rows, or by a rule where there are none.
+    The KL scale, and whether there are landmarks, is chosen by held-out rows, or by a rule where there are none.
     """
-    if asked["active"] != "per-point" or asked["covariance"] == "full" or _flag(asked, "learn_inducing", False):
-        raise SettingError(
-            "preset='solve' has active='per-point', a diagonal S and inducing inputs that stay; leave these parameters "
-            "out, or choose another preset."
-        )
     n_held_out = min(_n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT), _MAX_JUDGES)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
+    n_neighbors = 64 if n_rows <= _MANY_ROWS else 32
     return Choices(
+        solves=True,
         covariance="diag",
         learn_inducing=False,
         n_inducing=n_inducing,
-        n_neighbors=_number(
-            asked, "n_neighbors", Integral, lambda: min(_auto_neighbors(n_rows, is_gaussian), n_inducing)
+        n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(n_neighbors, power_of_two_below(n_inducing))),
+        n_landmarks=_number(
+            asked, "n_landmarks", Integral, lambda: _auto_landmarks(n_train, is_gaussian) if n_held_out else 0, least=0
         ),
         kl_scale=_number(asked, "kl_scale", Real, lambda: None),
-        batch_size=_number(asked, "batch_size", Integral, lambda: min(256, 1 << (n_train.bit_length() - 1))),
+        batch_size=_number(asked, "batch_size", Integral, lambda: min(256, power_of_two_below(n_train))),
         learning_rate=_number(asked, "learning_rate", Real, lambda: 0.05),
         max_steps=_number(asked, "max_steps", Integral, lambda: 200 if n_train < 500 else 400),
         n_held_out=n_held_out,
     )
 
 
+def _auto_landmarks(n_train: int, is_gaussian: bool) -> int:
+    """Their features are held for all rows at once, and their products cost a row the square of their number."""
+    most = 512 if is_gaussian and n_train <= _MANY_ROWS else min(256, _MAX_FEATURES // n_train)
+    most = min(most, n_train // 8)
+    return power_of_two_below(most) if most >= _MIN_LANDMARKS else 0
+
+
 def _paper(n_rows: int, asked: dict[str, Any]) -> Choices:
     """The paper's settings, to the letter."""
+    _check_no_landmarks(asked)
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(128, n_rows))
     return Choices(
+        solves=False,
         covariance="full" if asked["covariance"] == AUTO else asked["covariance"],
         learn_inducing=_flag(asked, "learn_inducing", True),
         n_inducing=n_inducing,
         n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(16, n_inducing)),
+        n_landmarks=0,
         kl_scale=_number(asked, "kl_scale", Real, lambda: 1.0),
         batch_size=_number(asked, "batch_size", Integral, lambda: 64),
         learning_rate=_number(asked, "learning_rate", Real, lambda: 0.001),
@@ -99,18 +118,21 @@ def _climbing(n_rows: int, asked: dict[str, Any]) -> Choices:
     on tables of 1,000 to 9,000 rows. Sizes are rounded to few different ones, so that tables of about the same
     length share compiled programs.
     """
+    _check_no_landmarks(asked)
     n_held_out = _n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: _auto_inducing(n_train, asked))
     n_neighbors = _number(asked, "n_neighbors", Integral, lambda: min(16, n_inducing))
     local = asked["active"] == "per-point"
     return Choices(
+        solves=False,
         covariance="diag" if asked["covariance"] == AUTO else asked["covariance"],
         learn_inducing=_flag(asked, "learn_inducing", False),
         n_inducing=n_inducing,
         n_neighbors=n_neighbors,
+        n_landmarks=0,
         kl_scale=_number(asked, "kl_scale", Real, lambda: max(1.0, n_inducing / (2 * n_neighbors)) if local else 1.0),
-        batch_size=_number(asked, "batch_size", Integral, lambda: min(256, 1 << (n_train.bit_length() - 1))),
+        batch_size=_number(asked, "batch_size", Integral, lambda: min(256, power_of_two_below(n_train))),
         learning_rate=_number(asked, "learning_rate", Real, lambda: 0.05 if n_train < 500 else 0.02),
         max_steps=_number(
             asked, "max_steps", Integral, lambda: 1000 if n_train < 500 else min(max(5000, n_train // 100), 20_000)
@@ -123,10 +145,12 @@ def _n_held_out(n_rows: int, asked: dict[str, Any], auto: bool) -> int:
     return min(max(1, n_rows // 10), _MAX_HELD_OUT) if _flag(asked, "early_stopping", auto) else 0
 
 
-def _auto_neighbors(n_rows: int, is_gaussian: bool) -> int:
-    if n_rows <= 10_000 and is_gaussian:
-        return 128
-    return 64 if n_rows <= 20_000 else 32
+def _check_no_landmarks(asked: dict[str, Any]) -> None:
+    if asked["n_landmarks"] not in (AUTO, 0):
+        raise SettingError(
+            "n_landmarks is for active='per-point', a diagonal S and inducing inputs that stay, trained with "
+            "preset='default'; leave it out."
+        )
 
 
 def _auto_inducing(n_train: int, asked: dict[str, Any]) -> int:
@@ -150,12 +174,12 @@ def _flag(asked: dict[str, Any], name: str, auto: bool) -> bool:
     return bool(value)
 
 
-def _number(asked: dict[str, Any], name: str, kind: type, rule: Any) -> Any:
+def _number(asked: dict[str, Any], name: str, kind: type, rule: Any, least: int = 1) -> Any:
     value: Any = asked[name]
     if isinstance(value, str) and value == AUTO:
         return rule()
     is_number: bool = isinstance(value, kind) and not isinstance(value, bool)
-    if not (is_number and value > 0):
-        what = "a whole number, 1 or more" if kind is Integral else "a positive number"
+    if not (is_number and value >= least if kind is Integral else is_number and value > 0):
+        what = f"a whole number, {least} or more" if kind is Integral else "a positive number"
         raise SettingError(f"{name} must be 'auto' or {what}, got {value!r}.")
     return int(value) if kind is Integral else float(value)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import pair_for
-from swsgp.data.batches import RowStream, padded
+from swsgp.arrays import padded, pair_for
+from swsgp.data.batches import RowStream
 from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.checkpoints import Checkpoints, Snapshot, run_name
 from swsgp.fit.neighbours import NeighbourTable, next_refresh

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from swsgp.data.batches import RowStream, padded
+from swsgp.arrays import padded
+from swsgp.data.batches import RowStream
 from swsgp.fit.settings import Settings
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance

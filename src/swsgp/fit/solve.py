@@ -1,22 +1,30 @@
 r"""q(u) in closed form: what the bound has as its maximum over m and a diagonal S, for fixed hyper-parameters.
 
-With $a_n = K_{w_n}^{-1} k_n$ the bound is, up to what does not depend on q(u),
+With $a_n = K_{w_n}^{-1} k_n$ and the landmarks' features $\phi_n$ (none, if there are no landmarks) the bound is, up to
+what does not depend on q,
 
 $$ \sum_n E_{N(\mu_n, v_n)} \log p(y_n \mid f)
-   - \tfrac12 \Big[ m^\top P m + \sum_j P_{jj} s_j - \tfrac{\kappa}{N} \sum_j c_j \log s_j \Big],
-   \qquad \mu_n = a_n^\top m, \quad v_n = d_n + \sum_j a_{nj}^2 s_j, $$
+   - \tfrac12 \Big[ m^\top P m + \sum_j P_{jj} s_j - \tfrac{\kappa}{N} \sum_j c_j \log s_j \Big]
+   - \tfrac12 \big[ |b|^2 + \mathrm{tr}\, C - \log|C| \big], $$
+
+$$ \mu_n = \phi_n^\top b + a_n^\top m, \qquad v_n = d_n + \phi_n^\top C \phi_n + \sum_j a_{nj}^2 s_j, $$
 
 where $P = \frac{\kappa}{N} \sum_n K_{w_n}^{-1}$, each block in its own rows and columns, $d_n = k_{nn} - k_n^\top a_n$,
-and $c_j$ is how many rows use inducing variable j. For weights $\omega_n$ and targets $t_n$ (a Gaussian likelihood
-has $\omega = 1/\sigma^2$ and $t = y$) the maximum is at
+$c_j$ is how many rows use inducing variable j, and q(v) = N(b, C). For weights $\omega_n$ and targets $t_n$ (a Gaussian
+likelihood has $\omega = 1/\sigma^2$ and $t = y$) the maximum is at
 
-$$ (P + A^\top \mathrm{diag}(\omega) A)\, m = A^\top (\omega t), \qquad
-   s_j = \frac{\kappa c_j / N}{P_{jj} + \sum_n \omega_n a_{nj}^2} . $$
+$$ (I + \Phi^\top \Omega \Phi)\, b + \Phi^\top \Omega A\, m = \Phi^\top \Omega t, \qquad
+   A^\top \Omega \Phi\, b + (P + A^\top \Omega A)\, m = A^\top \Omega t, $$
+
+$$ C = (I + \Phi^\top \Omega \Phi)^{-1}, \qquad s_j = \frac{\kappa c_j / N}{P_{jj} + \sum_n \omega_n a_{nj}^2} . $$
 
 A has H numbers a row and P is sparse: one pass over the data makes both, and everything after it is sparse products.
+A full S has no such form where each row has its own active set: there the logarithms of many overlapping determinants
+are added up. Landmarks, which are active for every row, have a full C.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -28,8 +36,9 @@ from scipy.sparse.linalg import LinearOperator, cg
 from swsgp.arrays import to_power_of_two
 from swsgp.errors import SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
+from swsgp.gp.landmarks import features
 from swsgp.gp.likelihoods import Gaussian, Likelihood
-from swsgp.gp.model import SparseGP
+from swsgp.gp.model import SparseGP, prepared
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor, prior_remainder, weights
 from swsgp.ops.products import product
@@ -58,9 +67,14 @@ class System:
     """
 
     a: sparse.csr_matrix
+    features: Float[np.ndarray, "N G"]
     remainder: Float[np.ndarray, " N"]
     prior: sparse.csr_matrix
     log_det: float
+
+    @cached_property
+    def gram(self) -> Float[np.ndarray, "G G"]:
+        return self.features.T @ self.features
 
     @cached_property
     def squares(self) -> sparse.csr_matrix:
@@ -85,6 +99,10 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     """One pass over the rows, in blocks, for a model whose rows have active sets of their own."""
     n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
     index = np.sort(SearchInducing(model.metric, np.asarray(model.inducing))(x, n_neighbors), axis=1)
+    model = prepared(model)
+    seen = np.zeros((n_rows, 0))
+    if model.landmarks is not None:
+        seen = features(model.covariance, model.landmarks.inputs, model.landmarks.whitening, x)
     first, second = np.triu_indices(n_neighbors)
     size = 1 << (max(1, _MAX_BLOCKS // n_neighbors**2).bit_length() - 1)
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
@@ -93,15 +111,15 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     for start in range(0, n_rows, size):
         own = index[start : start + size]
         n = len(own)
-        block = (np.asarray(part)[:n] for part in _blocks(model, *map(to_power_of_two, (x[start : start + size], own))))
+        given = (to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size]))
+        block = (np.asarray(part)[:n] for part in _blocks(model, *given))
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
         place = own[:, first].ravel(), own[:, second].ravel()
         prior = prior + sparse.coo_matrix((k_inverse[:, first, second].ravel(), place), prior.shape).tocsr()
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
-    return System(
-        sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing)), remainder, prior, log_det
-    )
+    weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
+    return System(weights_of_rows, seen, remainder, prior, log_det)
 
 
 def n_neighbors_of(model: SparseGP) -> int:
@@ -112,58 +130,84 @@ def n_neighbors_of(model: SparseGP) -> int:
 
 
 @jit
-def _blocks(model: SparseGP, x: Array, index: Array) -> tuple[Array, Array, Array, Array]:
+def _blocks(model: SparseGP, x: Array, index: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
     """a, d, K⁻¹ and log|K| of each row."""
 
-    def one(point: Array, own: Array) -> tuple[Array, Array, Array, Array]:
+    def one(point: Array, own: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
         w = inverse_factor(model.k_zz(own))
-        k_zx = model.covariance.matrix(model.inducing[own], point[None])
-        remainder = prior_remainder(w, k_zx, model.covariance.diagonal(point[None]))
+        k_zx = model.k_zx(own, point[None], seen[None])
+        remainder = prior_remainder(w, k_zx, model.k_xx(point[None], seen[None]))
         return weights(w, k_zx)[:, 0], remainder[0], product(w.T, w), -2.0 * jnp.sum(jnp.log(jnp.diagonal(w)))
 
-    return jax.vmap(one)(x, index)
+    return jax.vmap(one)(x, index, seen)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """b, C, m and s for each latent function, and the bound in nats for all rows after each pass."""
+
+    overall_mean: Float[np.ndarray, "G Q"]
+    overall_cov: Float[np.ndarray, "Q G G"]
+    mean: Float[np.ndarray, "M Q"]
+    variance: Float[np.ndarray, "M Q"]
+    bounds: tuple[float, ...] = ()
 
 
 def solve(
     system: System,
     kl_scale: float,
-    omega: Float[np.ndarray, " N"],
-    omega_t: Float[np.ndarray, " N"],
-    start: Float[np.ndarray, " M"],
-) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """m and s for weights ω and products ω·t, by conjugate gradients with the diagonal as preconditioner."""
-    scale = kl_scale / system.a.shape[0]
-    # A variable that no row uses keeps its prior mean, which is 0.
+    omega: Float[np.ndarray, "N Q"],
+    omega_t: Float[np.ndarray, "N Q"],
+    start: Solution,
+) -> Solution:
+    """The maximum for weights ω and products ω·t, by conjugate gradients; the diagonal and C precondition them."""
+    columns = [
+        _solve_one(system, kl_scale, omega[:, q], omega_t[:, q], start.overall_mean[:, q], start.mean[:, q])
+        for q in range(omega.shape[1])
+    ]
+    overall_mean, overall_cov, mean, variance = zip(*columns, strict=True)
+    # A variable that no row uses keeps its prior.
+    spread = np.where(system.counts[:, None] > 0, np.stack(variance, axis=1), start.variance)
+    return Solution(np.stack(overall_mean, axis=1), np.stack(overall_cov), np.stack(mean, axis=1), spread)
+
+
+def _solve_one(
+    system: System, kl_scale: float, omega: np.ndarray, omega_t: np.ndarray, overall: np.ndarray, mean: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    scale, n = kl_scale / system.a.shape[0], len(overall)
+    phi, a = system.features, system.a
+    is_constant = np.ptp(omega) == 0.0
+    gram = omega[0] * system.gram if is_constant else phi.T @ (omega[:, None] * phi)
+    cov = np.linalg.inv(np.eye(n) + gram)
     diagonal = np.maximum(scale * system.prior_diagonal + system.squares.T @ omega, 1e-300)
-    shape = (len(start), len(start))
-    matrix = LinearOperator(
-        shape,
-        lambda v: scale * system.prior_times(v) + system.a.T @ (omega * (system.a @ v)),
-        dtype=np.float64,
+
+    def times(v: np.ndarray) -> np.ndarray:
+        reweighted = omega * (phi @ v[:n] + a @ v[n:])
+        return np.concatenate([v[:n] + phi.T @ reweighted, scale * system.prior_times(v[n:]) + a.T @ reweighted])
+
+    def before(v: np.ndarray) -> np.ndarray:
+        return np.concatenate([cov @ v[:n], v[n:] / diagonal])
+
+    shape = (n + len(mean),) * 2
+    found, _ = cg(
+        LinearOperator(shape, times, dtype=np.float64),
+        np.concatenate([phi.T @ omega_t, a.T @ omega_t]),
+        x0=np.concatenate([overall, mean]),
+        rtol=_TOLERANCE,
+        maxiter=_MAX_ITERATIONS,
+        M=LinearOperator(shape, before, dtype=np.float64),
     )
-    inverse = LinearOperator(shape, lambda v: v / diagonal, dtype=np.float64)
-    mean, _ = cg(matrix, system.a.T @ omega_t, x0=start, rtol=_TOLERANCE, maxiter=_MAX_ITERATIONS, M=inverse)
-    return mean, scale * system.counts / diagonal
+    return found[:n], cov, found[n:], scale * system.counts / diagonal
 
 
 # ------------------------------------------------------------------------------------------------ any likelihood
 
 
 @dataclass(frozen=True)
-class Solution:
-    """m and s, and the bound in nats for all rows after each pass."""
-
-    mean: Float[np.ndarray, "M Q"]
-    variance: Float[np.ndarray, "M Q"]
-    bounds: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class _At:
-    """The bound at some q(u), and what leads on from there: the slopes and weights of each row."""
+    """The bound at some q, and what leads on from there: the slopes and weights of each row."""
 
-    mean: np.ndarray
-    variance: np.ndarray
+    solution: Solution
     bound: float
     omega: np.ndarray
     omega_t: np.ndarray
@@ -177,19 +221,15 @@ def maximise(
     kl_scale: float,
     start: Solution | None = None,
 ) -> Solution:
-    r"""The maximum of the bound over q(u), by natural-gradient (Newton) steps.
+    r"""The maximum of the bound over q, by natural-gradient (Newton) steps.
 
-    Each step puts $\omega_n = -2\,\partial E_n / \partial v_n$ and $\omega_n t_n = \omega_n a_n^\top m +
+    Each step puts $\omega_n = -2\,\partial E_n / \partial v_n$ and $\omega_n t_n = \omega_n \mu_n +
     \partial E_n / \partial \mu_n$ in the place of a Gaussian likelihood's. A step that does not raise the bound is
-    halved: q(u) then comes from weights half way between the old and the new. For a Gaussian likelihood the first
-    step is the last.
+    halved: q then comes from weights half way between the old and the new. For a Gaussian likelihood the first step is
+    the last.
     """
-    unused = system.counts == 0
-    if start is None:
-        mean = np.zeros((system.a.shape[1], likelihood.n_latent))
-        variance = np.where(unused, 1.0, system.counts / np.where(unused, 1.0, system.prior_diagonal))
-        start = Solution(mean, np.tile(variance[:, None], (1, likelihood.n_latent)), ())
-    now = _look(system, likelihood, offset, y, kl_scale, start.mean, start.variance)
+    start = _prior(system, likelihood.n_latent) if start is None else start
+    now = _look(system, likelihood, offset, y, kl_scale, start)
     omega, omega_t = np.zeros_like(now.omega), np.zeros_like(now.omega)
     bounds = [now.bound]
     for _ in range(_MAX_PASSES):
@@ -198,13 +238,8 @@ def maximise(
             omega_between, omega_t_between = (
                 old + rate * (new - old) for old, new in ((omega, now.omega), (omega_t, now.omega_t))
             )
-            columns = [
-                solve(system, kl_scale, *column)
-                for column in zip(omega_between.T, omega_t_between.T, now.mean.T, strict=True)
-            ]
-            mean, variance = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
-            variance[unused] = start.variance[unused]
-            ahead = _look(system, likelihood, offset, y, kl_scale, mean, variance)
+            solution = solve(system, kl_scale, omega_between, omega_t_between, now.solution)
+            ahead = _look(system, likelihood, offset, y, kl_scale, solution)
             if ahead.bound >= now.bound:
                 break
             rate, ahead = 0.5 * rate, None
@@ -215,50 +250,82 @@ def maximise(
         bounds.append(now.bound)
         if isinstance(likelihood, Gaussian) or gain < _ENOUGH * len(y):
             break
-    return Solution(now.mean, now.variance, tuple(bounds))
+    return replace(now.solution, bounds=tuple(bounds))
+
+
+def _prior(system: System, n_latent: int) -> Solution:
+    n_landmarks = system.features.shape[1]
+    unused = system.counts == 0
+    variance = np.where(unused, 1.0, system.counts / np.where(unused, 1.0, system.prior_diagonal))
+    return Solution(
+        np.zeros((n_landmarks, n_latent)),
+        np.tile(np.eye(n_landmarks), (n_latent, 1, 1)),
+        np.zeros((len(variance), n_latent)),
+        np.tile(variance[:, None], (1, n_latent)),
+    )
 
 
 def _look(
-    system: System,
-    likelihood: Likelihood,
-    offset: np.ndarray,
-    y: np.ndarray,
-    kl_scale: float,
-    mean: np.ndarray,
-    variance: np.ndarray,
+    system: System, likelihood: Likelihood, offset: np.ndarray, y: np.ndarray, kl_scale: float, solution: Solution
 ) -> _At:
-    latent = system.a @ mean
-    spread = system.remainder[:, None] + system.squares @ variance
-    expected, slope, omega = _derivatives(likelihood, y, latent + offset, spread)
+    b, cov, mean, variance = solution.overall_mean, solution.overall_cov, solution.mean, solution.variance
+    latent, spread = moments(system, solution)
+    expected, slope, omega = _in_blocks(_expected, likelihood, y, latent + offset, spread)
     used = system.counts > 0
     twice_kl = (
         np.sum(mean * system.prior_times(mean))
-        + np.sum(system.prior_diagonal[:, None] * variance)
+        + np.sum(system.prior_diagonal[used, None] * variance[used])
         - np.sum(system.counts[used, None] * np.log(variance[used]))
         + likelihood.n_latent * (system.log_det - system.a.nnz)
     )
-    bound = float(np.sum(expected) - 0.5 * kl_scale / len(y) * twice_kl)
-    return _At(mean, variance, bound, omega, omega * latent + slope)
+    overall_kl = 0.5 * (np.sum(b**2) + np.sum(np.trace(cov, axis1=1, axis2=2) - np.linalg.slogdet(cov)[1]) - b.size)
+    bound = float(np.sum(expected) - 0.5 * kl_scale / len(y) * twice_kl - overall_kl)
+    return _At(solution, bound, omega, omega * latent + slope)
 
 
-def _derivatives(
-    likelihood: Likelihood, y: np.ndarray, mean: np.ndarray, variance: np.ndarray
+def moments(system: System, solution: Solution) -> tuple[Float[np.ndarray, "N Q"], Float[np.ndarray, "N Q"]]:
+    """Latent mean, without the offset, and variance of the rows of a system."""
+    phi = system.features
+    mean = phi @ solution.overall_mean + system.a @ solution.mean
+    overall = np.stack([np.einsum("ng,ng->n", phi @ cov, phi) for cov in solution.overall_cov], axis=1)
+    return mean, system.remainder[:, None] + overall + system.squares @ solution.variance
+
+
+def log_scores(
+    system: System, solution: Solution, likelihood: Likelihood, offset: np.ndarray, y: np.ndarray
+) -> np.ndarray:
+    """Log predictive density of each row of a system, which may be another than that of training."""
+    mean, variance = moments(system, solution)
+    return _in_blocks(_log_predictive, likelihood, y, mean + offset, variance)[0]
+
+
+def _in_blocks(
+    of_rows: Callable[..., tuple[Array, ...]],
+    likelihood: Likelihood,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """E log p of each row, its slope in the mean, and its weights, in blocks."""
     size = _MAX_DERIVATIVES // likelihood.n_latent
     parts = []
     for start in range(0, len(y), size):
         block = [part[start : start + size] for part in (y, mean, variance)]
-        parts.append(
-            [np.asarray(part)[: len(block[0])] for part in _expected(likelihood, *map(to_power_of_two, block))]
-        )
+        results = of_rows(likelihood, *map(to_power_of_two, block))
+        parts.append([np.asarray(result)[: len(block[0])] for result in results])
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
 @jit
 def _expected(likelihood: Likelihood, y: Array, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+    """E log p of each row, its slope in the mean, and its weights."""
+
     def one(y: Array, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
         value, (slope, bend) = jax.value_and_grad(likelihood.expected_log_prob, argnums=(1, 2))(y, mean, variance)
         return value, slope, jnp.maximum(-2.0 * bend, _LEAST_WEIGHT)
 
     return jax.vmap(one)(y, mean, variance)
+
+
+@jit
+def _log_predictive(likelihood: Likelihood, y: Array, mean: Array, variance: Array) -> tuple[Array]:
+    return (jax.vmap(likelihood.log_predictive)(y, mean, variance),)

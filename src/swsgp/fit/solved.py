@@ -1,12 +1,14 @@
 """The default way to train: hyper-parameters from the nearest-neighbour likelihood, then q(u) in closed form."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.arrays import power_of_two_below
 from swsgp.data.batches import split_held_out
 from swsgp.fit import neighbour_likelihood
 from swsgp.fit.checkpoints import Checkpoints, run_name
@@ -14,21 +16,25 @@ from swsgp.fit.loop import Trained
 from swsgp.fit.neighbour_likelihood import Hyper, Rows, Run
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
-from swsgp.fit.solve import Solution, System, build, maximise, n_neighbors_of
+from swsgp.fit.solve import System, build, log_scores, maximise
 from swsgp.fit.stopping import Clock, Reason, Report
 from swsgp.gp.active import PerPoint
+from swsgp.gp.covariances import Covariance
 from swsgp.gp.inducing import starting_inputs
+from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Gaussian, Likelihood, Poisson, Softmax, StudentT
 from swsgp.gp.model import JITTER, SparseGP, create, with_precision
-from swsgp.gp.prediction import Predictor
 from swsgp.shapes import precision_scope
 
-# Multiples of M / H that κ may be, largest first.
+# Multiples of M / H that κ may be, largest first, without landmarks and with them.
 KL_FACTORS = (1.0, 0.5, 0.2, 0.07, 0.02)
+KL_FACTORS_BESIDE_LANDMARKS = KL_FACTORS[:3]
 # Neighbours in the likelihood of hyper-parameters.
 _N_NEIGHBORS = 32
-# Rows and neighbours with which the KL scale is chosen, and rows that judge it, at most.
+# Rows and neighbours with which the model is chosen, and rows that judge it, at most.
 _MAX_TRIED, _MAX_TRIED_NEIGHBORS, _MAX_JUDGES = 20_000, 64, 2_000
+# Landmarks are placed with so many rows for each.
+_ROWS_PER_LANDMARK = 20
 _LEAST_VARIANCE = 1e-12
 # Relative to the variance: little for a Gaussian likelihood, whose functions may be without noise; elsewhere enough for
 # conjugate gradients to converge soon where rows are nearly the same.
@@ -36,12 +42,32 @@ _JITTER = {True: 1e-6, False: 1e-5}
 
 
 @dataclass(frozen=True)
+class Form:
+    """How large a model is: M, H, how many landmarks, and κ as a multiple of M / H."""
+
+    n_inducing: int
+    n_neighbors: int
+    n_landmarks: int
+    kl_factor: float
+
+    @property
+    def kl_scale(self) -> float:
+        return max(1.0, self.kl_factor * self.n_inducing / self.n_neighbors)
+
+    def for_rows(self, n_rows: int, of: int) -> "Form":
+        """The same for some of the rows: with as large a share of inducing variables."""
+        n_inducing = min(n_rows, max(self.n_neighbors, round(self.n_inducing * n_rows / of)))
+        n_neighbors = min(self.n_neighbors, n_inducing, _MAX_TRIED_NEIGHBORS)
+        return replace(self, n_inducing=n_inducing, n_neighbors=n_neighbors)
+
+
+@dataclass(frozen=True)
 class Solved:
-    """A trained model, its κ as a multiple of M / H, and the mean held-out log score of each that was tried."""
+    """A trained model, its form, and the mean held-out log score of each form that was tried."""
 
     trained: Trained
-    kl_factor: float
-    tried: dict[float, float]
+    form: Form
+    tried: dict[Form, float]
 
 
 def train_by_solving(
@@ -49,26 +75,26 @@ def train_by_solving(
     x: np.ndarray,
     y: np.ndarray,
     settings: Settings,
+    forms: Sequence[Form],
     *,
-    kl_factor: float,
     n_held_out: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
 ) -> Solved:
     """Train a model with active sets of each point's own and a diagonal S on scaled data.
 
-    κ is `kl_factor` times M / H. If rows are held out, these choose among several factors by their log score. They
-    have no part in the hyper-parameters either; q(u) is solved for once more at the end, with all rows. `settings`
-    are those of learning the hyper-parameters; its `kl_scale` is not used.
+    Of `model` the covariance, the likelihood, the offset and the precision are used. If rows are held out, these choose
+    among the forms by their log score; otherwise the first one is taken. Held-out rows have no part in the
+    hyper-parameters either; q(u) is solved for once more at the end, with all rows. `settings` are those of learning
+    the hyper-parameters; its `kl_scale` is not used.
     """
     clock = Clock()
-    likelihood, offset, precision = model.likelihood, model.offset, model.precision
-    n_inducing, n_neighbors = len(model.inducing), n_neighbors_of(model)
     rows, held = np.arange(len(x)), np.arange(0)
     if n_held_out:
         rows, held = split_held_out(len(x), n_held_out / len(x), settings.seed)
+    likelihood, precision = model.likelihood, model.precision
     zero = jnp.zeros(())
-    offset = jnp.zeros(likelihood.n_latent) if offset is None else offset
+    offset = jnp.zeros(likelihood.n_latent) if model.offset is None else model.offset
     hyper = with_precision(Hyper(model.covariance, likelihood, offset, zero, zero), "float32")
     stand_ins = _stand_ins(likelihood, y[rows])
     data = Rows(*(jnp.asarray(part, jnp.float32) for part in (x[rows], y[rows], stand_ins)))
@@ -82,7 +108,7 @@ def train_by_solving(
         clock = Clock(before=history[-1].seconds if history else 0.0)
     try:
         with ProgressBar(settings.steps, settings.progress) as bar, precision_scope("float32"):
-            k = min(_N_NEIGHBORS, len(rows) - 1)
+            k = min(_N_NEIGHBORS, power_of_two_below(len(rows) - 1))
             for now, value in neighbour_likelihood.learn(run, hyper, data, settings, k, JITTER["float32"]):
                 run = now
                 report = Report(run.step, clock.seconds, value)
@@ -97,80 +123,100 @@ def train_by_solving(
         reason = "interrupted"
         if checkpoints is not None:
             checkpoints.save(run._asdict(), history)
-    hyper = with_precision(eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True)), "float64")
-    tried: dict[float, float] = {}
-    if len(held) and reason == "steps":
-        scores = _try(hyper, x, y, rows, held[:_MAX_JUDGES], n_inducing / len(x), n_neighbors, settings.seed)
-        kl_factor = _largest_good(scores)
-        tried = {factor: float(np.mean(score)) for factor, score in scores.items()}
-    model, system = _unsolved(hyper, x, n_inducing, n_neighbors, settings.seed)
-    model, _ = _with_best(model, system, y, kl_factor, None)
+    hyper = eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True))
+    form = forms[0]
+    tried: dict[Form, float] = {}
+    if len(held) and len(forms) > 1 and reason == "steps":
+        form, tried = _best(hyper, x, y, forms, rows, held[:_MAX_JUDGES], settings.seed)
+    model = solved(hyper, x, y, form, precision, settings.seed)
     if tried:
-        history.append(Report(run.step, clock.seconds, history[-1].bound, tried[kl_factor]))
-    trained = Trained(with_precision(model, precision), tuple(history), reason, run.step, clock.seconds)
-    return Solved(trained, kl_factor, tried)
+        history.append(Report(run.step, clock.seconds, history[-1].bound, tried[form]))
+    return Solved(Trained(model, tuple(history), reason, run.step, clock.seconds), form, tried)
 
 
-def _try(
-    hyper: Hyper,
-    x: np.ndarray,
-    y: np.ndarray,
-    rows: np.ndarray,
-    held: np.ndarray,
-    share: float,
-    n_neighbors: int,
-    seed: int,
-) -> dict[float, np.ndarray]:
-    """Held-out log scores with each KL factor, for a model of some of the rows with as large a share of M."""
-    rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
-    n_inducing = min(len(rows), max(n_neighbors, round(share * len(rows))))
-    n_neighbors = min(n_neighbors, n_inducing, _MAX_TRIED_NEIGHBORS)
-    model, system = _unsolved(hyper, x[rows], n_inducing, n_neighbors, seed)
-    scores, solution = {}, None
-    for factor in KL_FACTORS:
-        model, solution = _with_best(model, system, y[rows], factor, solution)
-        scores[factor] = Predictor(model).log_density(x[held], y[held])
-    return scores
-
-
-def _largest_good(scores: dict[float, np.ndarray]) -> float:
-    """The largest factor whose score is within a standard error of the best one's: among equals, the most careful."""
-    best = max(scores.values(), key=np.mean)
-    shortfalls = {factor: best - score for factor, score in scores.items()}
-    return max(factor for factor, short in shortfalls.items() if np.mean(short) <= np.std(short) / np.sqrt(len(short)))
-
-
-def _unsolved(hyper: Hyper, x: np.ndarray, n_inducing: int, n_neighbors: int, seed: int) -> tuple[SparseGP, System]:
-    """A model with these hyper-parameters in float64, its inducing inputs among the rows, and its system."""
-    model = create(
-        x,
-        hyper.covariance,
-        hyper.likelihood,
-        PerPoint(n_neighbors),
-        n_inducing=n_inducing,
-        placement=starting_inputs(x, n_inducing, "subset", seed),
-        offset=np.asarray(hyper.offset),
-        precision="float64",
-        jitter=_JITTER[isinstance(hyper.likelihood, Gaussian)],
-    )
+def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, precision: str, seed: int) -> SparseGP:
+    """A model with these hyper-parameters, and the best q for all rows."""
+    model, system = _unsolved(learned, x, form, precision, seed)
     with precision_scope("float64"):
-        return model, build(model, x)
-
-
-def _with_best(
-    model: SparseGP, system: System, y: np.ndarray, factor: float, start: Solution | None
-) -> tuple[SparseGP, Solution]:
-    """The model with the best q(u) for κ = factor · M / H."""
-    kappa = max(1.0, factor * len(model.inducing) / n_neighbors_of(model))
-    with precision_scope("float64"):
-        solution = maximise(system, model.likelihood, np.asarray(model.offset), y, kappa, start)
+        solution = maximise(system, model.likelihood, np.asarray(model.offset), y, form.kl_scale)
         log_std = 0.5 * np.log(np.maximum(solution.variance, _LEAST_VARIANCE))
         model = eqx.tree_at(
             lambda m: (m.variational.mean, m.variational.log_std),
             model,
             (jnp.asarray(solution.mean), jnp.asarray(log_std)),
         )
-    return model, solution
+        if model.landmarks is not None:
+            root = jnp.linalg.cholesky(jnp.asarray(solution.overall_cov))
+            model = eqx.tree_at(
+                lambda m: (m.landmarks.mean, m.landmarks.root), model, (jnp.asarray(solution.overall_mean), root)
+            )
+    return with_precision(model, precision)
+
+
+def _best(
+    hyper: Hyper, x: np.ndarray, y: np.ndarray, forms: Sequence[Form], rows: np.ndarray, held: np.ndarray, seed: int
+) -> tuple[Form, dict[Form, float]]:
+    """The form that held-out rows prefer, after training with some of the others.
+
+    Among those within a standard error of the best score: the one with fewest landmarks, then the largest κ, which are
+    the cheapest and the most careful.
+    """
+    rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
+    scores: dict[Form, np.ndarray] = {}
+    for n_landmarks in sorted({form.n_landmarks for form in forms}):
+        start = None
+        for form in (form for form in forms if form.n_landmarks == n_landmarks):
+            smaller = form.for_rows(len(rows), len(x))
+            if start is None:
+                model, system = _unsolved(hyper, x[rows], smaller, "float64", seed)
+                offset = np.asarray(model.offset)
+                with precision_scope("float64"):
+                    judges = build(model, x[held])
+            with precision_scope("float64"):
+                start = maximise(system, model.likelihood, offset, y[rows], smaller.kl_scale, start)
+                scores[form] = log_scores(judges, start, model.likelihood, offset, y[held])
+    best = max(scores.values(), key=np.mean)
+    short = {form: best - score for form, score in scores.items()}
+    good = [form for form, gap in short.items() if np.mean(gap) <= np.std(gap) / np.sqrt(len(gap))]
+    chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
+    return chosen, {form: float(np.mean(score)) for form, score in scores.items()}
+
+
+def _unsolved(
+    learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: str, seed: int
+) -> tuple[SparseGP, System]:
+    """A model with these hyper-parameters in float64, its inducing inputs among the rows, and its system.
+
+    All numbers are first rounded to the precision that the model will have, so that q fits them then.
+    """
+    parts = (learned.covariance, learned.likelihood, np.asarray(learned.offset))
+    covariance, likelihood, offset = with_precision(with_precision(parts, precision), "float64")
+    inducing = starting_inputs(x, form.n_inducing, "subset", seed).astype(precision).astype(np.float64)
+    model = create(
+        x,
+        covariance,
+        likelihood,
+        PerPoint(form.n_neighbors),
+        n_inducing=form.n_inducing,
+        placement=inducing,
+        offset=np.asarray(offset),
+        precision="float64",
+        jitter=_JITTER[isinstance(likelihood, Gaussian)],
+    )
+    with precision_scope("float64"):
+        if form.n_landmarks:
+            places = _places(covariance, x, form.n_landmarks, seed).astype(precision).astype(np.float64)
+            landmarks = Landmarks.at(jnp.asarray(places), likelihood.n_latent)
+            model = eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda leaf: leaf is None)
+        return model, build(model, x)
+
+
+def _places(covariance: Covariance, x: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Landmark inputs: k-means centres in the metric of the covariance."""
+    metric = covariance.metric(x.shape[1])
+    factors = np.ones(x.shape[1]) if metric is None else np.maximum(np.asarray(metric), 1e-12)
+    some = np.random.default_rng((seed, 3)).permutation(len(x))[: n * _ROWS_PER_LANDMARK]
+    return starting_inputs(x[some] * factors, n, "kmeans", seed) / factors
 
 
 def _stand_ins(likelihood: Likelihood, y: np.ndarray) -> np.ndarray:

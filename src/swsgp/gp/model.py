@@ -1,21 +1,23 @@
 r"""The model: a frozen record of everything that training learns, and the paper's objective on it."""
 
 from numbers import Integral
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import as_inputs, in_precision
+from swsgp.arrays import as_inputs, in_precision, padded
 from swsgp.errors import SettingError
-from swsgp.gp.active import Active, active_set
+from swsgp.gp.active import Active, PerPoint, active_set
 from swsgp.gp.covariances import Covariance, check_columns
 from swsgp.gp.inducing import starting_inputs
+from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
 from swsgp.ops.local import LocalTerms
+from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
 T = TypeVar("T")
@@ -28,7 +30,9 @@ class SparseGP(eqx.Module):
 
     `active` says which inducing variables training uses, `active_prediction` which prediction uses; they differ
     for SVGP-M-H alone. `nearest_by` is the covariance that defines "nearest", by default the model's own. `offset`
-    is the constant around which the latent functions vary, learned; None, as in the paper, for 0.
+    is the constant around which the latent functions vary, learned; None, as in the paper, for 0. `landmarks` are
+    active for every point beside its own inducing variables, which then explain what the landmarks leave; None, as in
+    the paper, for no such part.
     """
 
     covariance: Covariance
@@ -38,6 +42,7 @@ class SparseGP(eqx.Module):
     jitter: Scalar
     nearest_by: Covariance | None
     offset: Float[Array, " Q"] | None
+    landmarks: Landmarks | None
     active: Active = eqx.field(static=True)
     active_prediction: Active = eqx.field(static=True)
 
@@ -57,25 +62,52 @@ class SparseGP(eqx.Module):
         # Jitter is relative: a fixed 1e-6 vanishes beside a variance of 1e4 and swamps one of 1e-6. The floor
         # is for a linear covariance at the origin, whose variance is 0.
         scale = jnp.maximum(jnp.mean(jnp.diagonal(k_zz)), 1e-6)
-        return k_zz + self.jitter * scale * jnp.eye(len(z), dtype=k_zz.dtype)
+        k_zz = k_zz + self.jitter * scale * jnp.eye(len(z), dtype=k_zz.dtype)
+        if self.landmarks is None:
+            return k_zz
+        seen = self.landmarks.features[index]
+        return k_zz - product(seen, seen.T)
 
-    def group_terms(self, x: Float[Array, "R D"], index: Int[Array, " H"]) -> LocalTerms:
-        """q(f), without the offset, and KL for points that share one active set."""
+    def k_zx(self, index: Int[Array, " H"], x: Float[Array, "R D"], seen: Float[Array, "R G"]) -> Float[Array, "H R"]:
+        """Prior covariance of some inducing variables and the function at points, without what landmarks explain.
+
+        `seen` are the points' features; see `seen_from`.
+        """
         k_zx = self.covariance.matrix(self.inducing[index], x)
-        return self.variational.terms(index, self.k_zz(index), k_zx, self.covariance.diagonal(x))
+        return k_zx if self.landmarks is None else k_zx - product(self.landmarks.features[index], seen.T)
+
+    def k_xx(self, x: Float[Array, "R D"], seen: Float[Array, "R G"]) -> Float[Array, " R"]:
+        """Prior variance of the function at points, without what landmarks explain."""
+        return jnp.maximum(self.covariance.diagonal(x) - jnp.sum(seen**2, axis=1), 0.0)
+
+    def seen_from(self, x: Float[Array, "R D"]) -> Float[Array, "R G"]:
+        """The landmarks' features of points; none where there are no landmarks."""
+        if self.landmarks is None:
+            return jnp.zeros((x.shape[0], 0), x.dtype)
+        return self.landmarks.features_of(self.covariance, x)
+
+    def group_terms(self, x: Float[Array, "R D"], index: Int[Array, " H"], seen: Float[Array, "R G"]) -> LocalTerms:
+        """q(f), without the offset and the landmarks' part, and KL for points that share one active set."""
+        return self.variational.terms(index, self.k_zz(index), self.k_zx(index, x, seen), self.k_xx(x, seen))
 
     def terms(self, x: Float[Array, "B D"], index: Int[Array, "..."]) -> LocalTerms:
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
+        seen = self.seen_from(x)
         if index.ndim == 1:
-            mean, variance, kl = self.group_terms(x, index)
+            mean, variance, kl = self.group_terms(x, index, seen)
         else:
-            mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index)
+            mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index, seen[:, None, :])
             mean, variance, kl = mean[:, 0], variance[:, 0], jnp.mean(kl)
-        return LocalTerms(self.around_offset(mean), variance, kl)
+        return LocalTerms(*self.whole(mean, variance, seen), kl)
 
-    def around_offset(self, mean: Float[Array, "B Q"]) -> Float[Array, "B Q"]:
-        """Latent means with the constant added."""
-        return mean if self.offset is None else mean + self.offset
+    def whole(
+        self, mean: Float[Array, "B Q"], variance: Float[Array, "B Q"], seen: Float[Array, "B G"]
+    ) -> tuple[Float[Array, "B Q"], Float[Array, "B Q"]]:
+        """Latent moments from the local ones: with the constant and the landmarks' part added."""
+        if self.landmarks is not None:
+            overall = self.landmarks.marginals(seen)
+            mean, variance = mean + overall[0], variance + overall[1]
+        return (mean if self.offset is None else mean + self.offset), variance
 
     def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
         """The active inducing variables of a training batch."""
@@ -94,11 +126,37 @@ def bound(
 
     $\frac NB \sum_{i \in B} E_{q(f_i)} \log p(y_i \mid f_i) - \frac{\kappa}{B} \sum_{i \in B} \mathrm{KL}_{w(x_i)}$,
     with $\kappa = 1$ in the paper. A larger $\kappa$ is a departure from it: with M much larger than H each
-    inducing variable enters the KL for few points only, and the paper's bound is overconfident.
+    inducing variable enters the KL for few points only, and the paper's bound is overconfident. Landmarks, another
+    departure, are active for every point, and their KL counts once.
     """
     terms = model.terms(x, index)
     log_prob = jax.vmap(model.likelihood.expected_log_prob)(y, terms.mean, terms.variance)
-    return n_data * jnp.mean(log_prob) - kl_scale * terms.kl
+    value = n_data * jnp.mean(log_prob) - kl_scale * terms.kl
+    return value if model.landmarks is None else value - model.landmarks.kl()
+
+
+def prepared(model: SparseGP) -> SparseGP:
+    """The model, ready for predictions: with the features of its landmarks, and with its inducing variables padded to
+    one of few numbers, so that models of about the same size share compiled programs.
+
+    No active set refers to the padding. A full S, which is for few inducing variables, stays as it is.
+    """
+    with precision_scope(model.precision):
+        if model.landmarks is not None:
+            ready = model.landmarks.prepared(model.covariance, np.asarray(model.inducing))
+            model = eqx.tree_at(lambda m: m.landmarks, model, ready)
+        if not isinstance(model.variational, Diagonal) or not isinstance(model.active_prediction, PerPoint):
+            return model
+        return eqx.tree_at(
+            per_inducing, model, [jnp.asarray(padded(np.asarray(array))) for array in per_inducing(model)]
+        )
+
+
+def per_inducing(model: SparseGP) -> list[Any]:
+    """The arrays with a row for each inducing variable, for a diagonal S."""
+    q: Any = model.variational
+    arrays = [model.inducing, q.mean, q.log_std]
+    return arrays if model.landmarks is None else [*arrays, model.landmarks.features]
 
 
 def with_precision(parts: T, precision: str) -> T:
@@ -181,6 +239,7 @@ def create(
             jnp.asarray(jitter, dtype),
             nearest_by,
             None if offset is None else jnp.broadcast_to(jnp.asarray(offset, dtype), (likelihood.n_latent,)),
+            None,
             active,
             active_prediction,
         )

@@ -16,10 +16,10 @@ from swsgp.arrays import inputs_for, pair_for, to_power_of_two
 from swsgp.errors import NumericalError, SettingError
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
 from swsgp.gp.likelihoods import Classification, Likelihood, Regression
-from swsgp.gp.model import SparseGP
+from swsgp.gp.model import SparseGP, per_inducing, prepared
 from swsgp.gp.variational import Diagonal, Full
 from swsgp.ops.compiled import Structure, jit
-from swsgp.ops.local import inverse_factor, joint_covariance
+from swsgp.ops.local import inverse_factor, joint_covariance, weights
 from swsgp.shapes import Array, precision_scope
 
 # Numbers held at once for one chunk in its largest array: 64 MB in float32.
@@ -44,20 +44,20 @@ class Predictor:
     """
 
     def __init__(self, model: SparseGP):
-        self.model = model
+        self._z = np.asarray(model.inducing)
+        self.model = model = prepared(model)
         self._precision, self._active = model.precision, model.active_prediction
         self._factor: Any = None
         if isinstance(self._active, All):
             with precision_scope(self._precision):
                 self._factor = jnp.asarray(self._retried(_factor)[0])
-        self._z = np.asarray(model.inducing)
         self._arrays, definition = jax.tree.flatten(model)
         self._structure = Structure(definition)
         self._chunk_rows = self._most_rows()
         # Arrays with a row for each inducing variable, by their position among all, on the host.
         self._per_inducing: dict[int, np.ndarray] = {}
         if isinstance(model.variational, Diagonal) and jax.default_backend() == "cpu":
-            own = {id(array) for array in (model.inducing, model.variational.mean, model.variational.log_std)}
+            own = {id(array) for array in per_inducing(model)}
             self._per_inducing = {i: np.asarray(a) for i, a in enumerate(self._arrays) if id(a) in own}
         with precision_scope(self._precision):
             self._search = SearchInducing(model.metric, self._z)
@@ -112,30 +112,31 @@ class Predictor:
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (len(x), Q) and covariance (Q, len(x), len(x)) of q(f) over all points together.
 
-        Points with active sets of their own have no joint covariance by themselves. For `PerPoint` the correlations
-        are those of the union of the sets, as in SWSGP-U, and mean and variances those of each point's own set.
+        Its diagonal is the variance of each point by itself, to rounding. For `PerPoint` the points are joined by the
+        process $f(x) = a(x)^\top u + r(x)$: u from q(u), and r what the prior leaves open given each point's own set.
+        For `Union` mean and covariance are those of the union of the points' sets, and depend on it.
         """
-        if isinstance(self._active, PerPoint):
-            mean, variance = self.latent(x)
-            _, cov = self._joint(x)
-            scale = np.sqrt(variance.T / np.maximum(np.diagonal(cov, axis1=1, axis2=2), 1e-30))
-            return mean, cov * scale[:, :, None] * scale[:, None, :]
-        return self._joint(x)
-
-    def _joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x = inputs_for(x, self._z.shape[1], self._precision)
         if len(x) > _MAX_JOINT:
             raise SettingError(f"a joint covariance takes at most {_MAX_JOINT} points, got {len(x)}; ask in parts.")
+        padded = to_power_of_two(x)
         with precision_scope(self._precision):
-            if isinstance(self._active, All):
-                index, present = np.arange(len(self._z)), np.ones(len(self._z), dtype=bool)
-            else:
-                index, present = self._union(x, self._active.n_neighbors)
+            match self._active:
+                case All():
+                    index, present = np.arange(len(self._z)), np.ones(len(self._z), dtype=bool)
+                case PerPoint(n_neighbors):
+                    own = self._search(padded, n_neighbors)
+                    index, present = _union(own)
+                case Union(n_neighbors=n_neighbors):
+                    index, present = _union(self._search(x, n_neighbors))
             if len(index) > 2 * _MAX_JOINT:
                 raise SettingError(f"these points have {len(index)} active inducing points together; ask for fewer.")
-            padded = to_power_of_two(x)
-            mean, cov = self._retried(lambda model: _joint(model, self._factor, padded, index, present))
-            return mean[: len(x)], cov[:, : len(x), : len(x)]
+            if isinstance(self._active, PerPoint):
+                place = np.searchsorted(index[present], own)
+                mean, cov = self._retried(lambda model: _joint_per_point(model, padded, own, index, place))
+            else:
+                mean, cov = self._retried(lambda model: _joint(model, self._factor, padded, index, present))
+        return mean[: len(x)], cov[:, : len(x), : len(x)]
 
     # ---------------------------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Predictor:
 
                 return self._retried(compute)
             case Union(n_neighbors=n_neighbors):
-                index, present = self._union(x, n_neighbors)
+                index, present = _union(self._search(x, n_neighbors))
                 return self._retried(lambda model: _with_union(model, x, index, present, others, finish=finish))
             case All():
                 return self._retried(lambda model: _with_all(model, self._factor, x, others, finish=finish))
@@ -211,13 +212,6 @@ class Predictor:
         for position, values in self._per_inducing.items():
             arrays[position] = values[chosen]
         return arrays, np.arange(own.size, dtype=np.int32).reshape(own.shape)
-
-    def _union(self, x: np.ndarray, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """The union of the points' nearest, padded to a power of two, and which of it is really there."""
-        index = np.unique(self._search(x, n_neighbors))
-        size = 1 << (len(index) - 1).bit_length()
-        present = np.arange(size) < len(index)
-        return np.pad(index, (0, size - len(index))), present
 
     def _retried(self, compute: Callable[[SparseGP], tuple[Array, tuple[Array, ...]]]) -> tuple[np.ndarray, ...]:
         """The results for the model as it is; those that came from no finite number, with more and more jitter.
@@ -241,6 +235,14 @@ class Predictor:
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
             "check the inputs for extreme values, or use precision='float64'."
         )
+
+
+def _union(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The union of the points' active sets, sorted, padded to a power of two, and which of it is really there."""
+    index = np.unique(own)
+    size = 1 << (len(index) - 1).bit_length()
+    present = np.arange(size) < len(index)
+    return np.pad(index, (0, size - len(index))), present
 
 
 def _on_host(outcome: tuple[Array, tuple[Array, ...]]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -290,12 +292,14 @@ def _per_point(
     arrays: list[Array], x: Array, index: Array, others: tuple[Array, ...], structure: Structure, finish: Finish
 ) -> tuple[Array, tuple[Array, ...]]:
     model: SparseGP = structure.together(arrays)
+    seen = model.seen_from(x)
 
-    def one(point: Array, own: Array) -> tuple[Array, Array]:
-        return _conditional(model, inverse_factor(model.k_zz(own)), point[None], own)
+    def one(point: Array, own: Array, seen: Array) -> tuple[Array, Array]:
+        k_zx, k_xx = model.k_zx(own, point[None], seen[None]), model.k_xx(point[None], seen[None])
+        return model.variational.marginals(own, inverse_factor(model.k_zz(own)), k_zx, k_xx)
 
-    mean, variance = jax.vmap(one)(x, index)
-    return _finished(model, mean[:, 0], variance[:, 0], others, finish)
+    mean, variance = jax.vmap(one)(x, index, seen)
+    return _finished(model, *model.whole(mean[:, 0], variance[:, 0], seen), others, finish)
 
 
 @partial(jit, constant="finish")
@@ -337,7 +341,31 @@ def _joint(
     mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
     k_xx = model.covariance.matrix(x, x)
     cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
-    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
+    mean = mean if model.offset is None else mean + model.offset
+    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
+
+
+@jit
+def _joint_per_point(
+    model: SparseGP, x: Array, own: Array, index: Array, place: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    """`own` are the points' active sets, `index` their union, and `place` where in it each of `own` is."""
+    seen = model.seen_from(x)
+
+    def one(point: Array, own: Array, seen: Array) -> Array:
+        return weights(inverse_factor(model.k_zz(own)), model.k_zx(own, point[None], seen[None]))[:, 0]
+
+    own_weights = jax.vmap(one)(x, own, seen)
+    a = jnp.zeros((len(x), len(index)), x.dtype).at[jnp.arange(len(x))[:, None], place].add(own_weights)
+    k_xz, k_xx = model.k_zx(index, x, seen).T, model.covariance.matrix(x, x) - seen @ seen.T
+    cross = k_xz @ a.T
+    inner = model.k_zz(index) + model.variational.covariance(index)
+    cov = k_xx - cross - cross.T + a @ inner @ a.T
+    cov = 0.5 * (cov + jnp.swapaxes(cov, -1, -2))
+    mean, _ = model.whole(a @ model.variational.mean[index], jnp.zeros((len(x), len(cov)), x.dtype), seen)
+    if model.landmarks is not None:
+        cov = cov + model.landmarks.covariance(seen)
+    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
 
 
 def _conditional(
@@ -347,7 +375,7 @@ def _conditional(
     if present is not None:
         k_zx = jnp.where(present[:, None], k_zx, 0.0)
     mean, variance = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
-    return model.around_offset(mean), variance
+    return (mean if model.offset is None else mean + model.offset), variance
 
 
 def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:

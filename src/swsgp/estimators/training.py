@@ -1,0 +1,133 @@
+"""How an estimator's model is trained, by the choices in its record: solved for, or by stochastic gradients."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swsgp.data.batches import split_held_out
+from swsgp.errors import NumericalError, SettingError
+from swsgp.fit.loop import Trained, train
+from swsgp.fit.settings import Settings
+from swsgp.fit.solved import KL_FACTORS, KL_FACTORS_BESIDE_LANDMARKS, Form, solved, train_by_solving
+from swsgp.fit.stopping import Clock
+from swsgp.fitted import Fitted
+
+# The KL scale as a multiple of M / H where no rows are held out to choose it, for numbers and for classes.
+_KL_FACTOR = {True: 0.5, False: 0.2}
+# Numbers of the rows that a solved model keeps for later, at most: 200 MB in float32.
+_MAX_KEPT = 50_000_000
+# Steps of more training, where their number is left open.
+_MORE_STEPS = 1000
+
+
+def climb(start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool, progress: bool) -> Trained:
+    """Train by stochastic gradients."""
+    chosen = start.record["settings"]
+    rows, held = np.arange(len(x)), None
+    if chosen["n_held_out"]:
+        rows, apart = split_held_out(len(x), chosen["n_held_out"] / len(x), chosen["seed"])
+        held = x[apart], y[apart]
+    settings = replace(
+        _settings(chosen, progress),
+        schedule="constant" if chosen["preset"] == "paper" else "cosine",
+        learn_inducing=chosen["learn_inducing"],
+        kl_scale=chosen["kl_scale"],
+        evaluate_every=max(1, chosen["max_steps"] // 20),
+    )
+    trained = train(start.model, x[rows], y[rows], settings, held_out=held, checkpoint=checkpoint, resume=resume)
+    if trained.reason == "not finite" and trained.steps == 0:
+        raise NumericalError("training came to no finite number; look for extreme values, or use precision='float64'.")
+    return trained
+
+
+def climb_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, max_steps: Any, progress: bool) -> Trained:
+    """Go on with new rows by stochastic gradients, which move q(u) where these lie."""
+    chosen = fitted.record["settings"]
+    settings = replace(
+        _settings(chosen, progress),
+        steps=_MORE_STEPS if max_steps == "auto" else max_steps,
+        kl_scale=chosen["kl_scale"],
+        learn_hyperparameters=False,
+    )
+    return train(fitted.model, x, y, settings, n_data=fitted.record["rows"] + len(x))
+
+
+def solve(
+    start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: str | Path | None, resume: bool, progress: bool
+) -> tuple[Fitted, Trained]:
+    """Learn hyper-parameters from neighbours and solve for q(u); also says what held-out rows chose."""
+    chosen = start.record["settings"]
+    found = train_by_solving(
+        start.model,
+        x,
+        y,
+        _settings(chosen, progress),
+        _forms(start),
+        n_held_out=chosen["n_held_out"],
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+    tried = [
+        {"n_landmarks": form.n_landmarks, "kl_scale": form.kl_scale, "score": score - np.log(start.unit)}
+        for form, score in found.tried.items()
+    ]
+    return _with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained
+
+
+def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]) -> tuple[Fitted, Trained]:
+    """Solve for q(u) once more, with new rows beside all that were seen before."""
+    clock = Clock()
+    if fitted.rows is None:
+        raise SettingError(
+            f"the model was trained on {fitted.record['rows']:,} rows, too many to be kept for partial_fit; "
+            "fit a new one on all rows."
+        )
+    chosen = fitted.record["settings"]
+    x, y = (np.concatenate([old.astype(np.float64), new]) for old, new in zip(fitted.rows, (x, y), strict=True))
+    kl_factor = chosen["kl_scale"] * chosen["n_neighbors"] / chosen["n_inducing"]
+    form = Form(sizes["n_inducing"], sizes["n_neighbors"], chosen["n_landmarks"], kl_factor)
+    model = solved(fitted.model, x, y, form, fitted.model.precision, chosen["seed"])
+    return _with_form(fitted, form, x, y, {}), Trained(model, (), "steps", fitted.record["steps"], clock.seconds)
+
+
+def _settings(chosen: dict[str, Any], progress: bool) -> Settings:
+    return Settings(
+        steps=chosen["max_steps"],
+        batch_size=chosen["batch_size"],
+        learning_rate=chosen["learning_rate"],
+        time_budget=chosen["time_budget"],
+        seed=chosen["seed"],
+        progress=progress,
+    )
+
+
+def _forms(start: Fitted) -> list[Form]:
+    """What held-out rows may choose from; one form if there are none."""
+    chosen, are_chosen = start.record["settings"], start.record["chosen"]
+    sizes = chosen["n_inducing"], chosen["n_neighbors"]
+    can_choose = chosen["n_held_out"] > 0
+    landmarks = [0, chosen["n_landmarks"]] if "n_landmarks" in are_chosen and can_choose else [chosen["n_landmarks"]]
+    forms = []
+    for n_landmarks in dict.fromkeys(landmarks):
+        if chosen["kl_scale"] is not None:
+            factors: tuple[float, ...] = (chosen["kl_scale"] * sizes[1] / sizes[0],)
+        elif can_choose:
+            factors = KL_FACTORS_BESIDE_LANDMARKS if n_landmarks else KL_FACTORS
+        else:
+            factors = (_KL_FACTOR[start.labels is None],)
+        forms += [Form(*sizes, n_landmarks, factor) for factor in factors]
+    return forms
+
+
+def _with_form(fitted: Fitted, form: Form, x: np.ndarray, y: np.ndarray, more: dict[str, Any]) -> Fitted:
+    settings = fitted.record["settings"] | {
+        "n_inducing": form.n_inducing,
+        "n_neighbors": form.n_neighbors,
+        "n_landmarks": form.n_landmarks,
+        "kl_scale": form.kl_scale,
+    }
+    precision = fitted.model.precision
+    rows = (x.astype(precision), y.astype(precision)) if x.size <= _MAX_KEPT else None
+    return replace(fitted, rows=rows, record=fitted.record | {"settings": settings} | more)

@@ -1,0 +1,91 @@
+r"""Landmarks: a few inducing variables that are active for every point, beside each point's own.
+
+With G landmark inputs, $K_G = LL^\top$ their covariance and $\phi(x) = L^{-1} k(G, x)$ the *features* of a point, the
+prior is split into two independent parts,
+
+$$ f(x) = \phi(x)^\top v + r(x), \qquad v \sim N(0, I), \qquad
+   r \sim \mathrm{GP}(0,\; \tilde k), \quad \tilde k(x, x') = k(x, x') - \phi(x)^\top \phi(x'), $$
+
+whose covariances add up to k. v sees the whole space at once; the inducing variables near a point are values of r and
+explain what v leaves. Smooth functions of many columns need this, because there the nearest neighbours are far.
+$\tilde k$ is positive definite whatever the jitter in $K_G$, since that only makes $\phi$ smaller.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from swsgp.arrays import to_power_of_two
+from swsgp.gp.covariances import Covariance
+from swsgp.ops.compiled import jit
+from swsgp.ops.local import inverse_factor
+from swsgp.shapes import Array, Float, Scalar
+
+# Relative to the variance.
+_JITTER = 1e-6
+_MAX_ROWS = 4096
+
+
+class Landmarks(eqx.Module):
+    """Landmark inputs and q(v) = N(mean, R Rᵀ), R lower triangular, for each latent function.
+
+    `whitening` (L⁻¹) and `features` (those of the model's inducing inputs) follow from the rest and the covariance.
+    They are empty until `prepared`, and not learned.
+    """
+
+    inputs: Float[Array, "G D"]
+    mean: Float[Array, "G Q"]
+    root: Float[Array, "Q G G"]
+    whitening: Float[Array, "W W"]
+    features: Float[Array, "M W"]
+
+    @classmethod
+    def at(cls, inputs: Float[Array, "G D"], n_latent: int) -> "Landmarks":
+        """With q(v) equal to the prior."""
+        n, dtype = len(inputs), inputs.dtype
+        root = jnp.broadcast_to(jnp.eye(n, dtype=dtype), (n_latent, n, n))
+        empty = jnp.zeros((0, 0), dtype)
+        return cls(inputs, jnp.zeros((n, n_latent), dtype), root, empty, empty)
+
+    def features_of(self, covariance: Covariance, x: Float[Array, "R D"]) -> Float[Array, "R G"]:
+        """φ(x) of some points."""
+        return covariance.matrix(x, self.inputs) @ self.whitening.T
+
+    def marginals(self, seen: Float[Array, "R G"]) -> tuple[Float[Array, "R Q"], Float[Array, "R Q"]]:
+        """Mean and variance of φᵀv at points with these features."""
+        return seen @ self.mean, jnp.sum((seen @ self.root) ** 2, axis=-1).T
+
+    def covariance(self, seen: Float[Array, "R G"]) -> Float[Array, "Q R R"]:
+        """Joint covariance of φᵀv over all these points."""
+        half = seen @ self.root
+        return half @ jnp.swapaxes(half, 1, 2)
+
+    def kl(self) -> Scalar:
+        """KL(q(v) ‖ N(0, I))."""
+        diagonal = jnp.abs(jnp.diagonal(self.root, axis1=1, axis2=2))
+        twice = jnp.sum(self.root**2) + jnp.sum(self.mean**2) - self.mean.size - 2.0 * jnp.sum(jnp.log(diagonal))
+        return 0.5 * twice
+
+    def prepared(self, covariance: Covariance, inducing: np.ndarray) -> "Landmarks":
+        """With the features of these inducing inputs."""
+        whitening = _whitening(covariance, self.inputs)
+        found = features(covariance, self.inputs, whitening, inducing)
+        return Landmarks(self.inputs, self.mean, self.root, whitening, jnp.asarray(found))
+
+
+def features(covariance: Covariance, inputs: Array, whitening: Array, x: np.ndarray) -> np.ndarray:
+    """φ(x) of any number of rows."""
+    parts = (x[start : start + _MAX_ROWS] for start in range(0, len(x), _MAX_ROWS))
+    found = [np.asarray(_features(covariance, inputs, whitening, to_power_of_two(part)))[: len(part)] for part in parts]
+    return np.concatenate(found)
+
+
+@jit
+def _whitening(covariance: Covariance, inputs: Array) -> Array:
+    k = covariance.matrix(inputs, inputs)
+    return inverse_factor(k + _JITTER * jnp.mean(jnp.diagonal(k)) * jnp.eye(len(inputs), dtype=k.dtype))
+
+
+@jit
+def _features(covariance: Covariance, inputs: Array, whitening: Array, x: Array) -> Array:
+    return covariance.matrix(x, inputs) @ whitening.T
