@@ -4,14 +4,7 @@ import numpy as np
 import pandas as pd
 
 # Enough for a fair model of the data below.
-FAST = {
-    "n_inducing": 64,
-    "batch_size": 64,
-    "max_steps": 1000,
-    "learning_rate": 0.05,
-    "kl_scale": 2.0,
-    "early_stopping": False,
-}
+FAST = {"max_steps": 128, "batch_size": 64, "early_stopping": False}
 
 
 def frame(n=300, seed=0):

@@ -20,7 +20,7 @@ import swsgp
 from swsgp import cli
 
 PROGRAM = [str(Path(sys.executable).with_name("swsgp"))]
-QUICK = ["--n-inducing", "64", "--batch-size", "64", "--max-steps", "300", "--learning-rate", "0.05", "--kl-scale", "1"]
+QUICK = ["--n-inducing", "64", "--batch-size", "64", "--max-steps", "128", "--kl-scale", "1"]
 
 
 def run(*arguments, cwd=None):

@@ -13,7 +13,7 @@ from scipy import sparse
 from swsgp import SWSGPClassifier, SWSGPRegressor
 from swsgp.errors import DataError, SettingError
 
-QUICK = {**FAST, "n_inducing": 16, "batch_size": 16, "max_steps": 20}
+QUICK = {**FAST, "batch_size": 16, "max_steps": 20}
 GOOD = np.random.default_rng(0).normal(size=(40, 3))
 TARGET = GOOD[:, 0] + 0.1 * GOOD[:, 1]
 BOTH = pytest.mark.parametrize("estimator", [SWSGPRegressor, SWSGPClassifier])

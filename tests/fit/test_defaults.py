@@ -18,14 +18,15 @@ def test_sizes_grow_with_the_table_and_never_beyond_it():
         assert 1 <= choices.n_neighbors <= choices.n_inducing <= n_rows
         assert 1 <= choices.batch_size <= n_rows
         assert choices.n_inducing >= before
-        assert choices.kl_scale >= 1.0
+        assert choices.n_landmarks * n_rows <= 1 << 25
         before = choices.n_inducing
 
 
 def test_rows_are_held_out_from_500_on_and_never_too_many():
     assert chosen(499).n_held_out == 0
     assert chosen(500).n_held_out == 50
-    assert chosen(5_000_000).n_held_out == 10_000
+    assert chosen(5_000_000).n_held_out == 2_000
+    assert chosen(5_000_000, active="all").n_held_out == 10_000
     assert chosen(500, early_stopping=False).n_held_out == 0
     assert chosen(100, early_stopping=True).n_held_out == 10
 
@@ -52,15 +53,26 @@ def test_what_cannot_be_is_refused_by_name(name, value):
         chosen(1000, **{name: value})
 
 
-def test_solving_makes_every_row_an_inducing_input_up_to_a_limit():
+def test_every_row_is_an_inducing_input_up_to_a_limit_where_q_is_solved_for():
     for n_rows in (2, 50, 700, 40_000, 5_000_000):
-        choices = chosen(n_rows, preset="solve")
+        choices = chosen(n_rows)
+        assert choices.solves
         assert choices.n_inducing == min(n_rows, 50_000)
         assert 1 <= choices.n_neighbors <= choices.n_inducing
         assert choices.kl_scale is None
     for options in ({"active": "all"}, {"covariance": "full"}, {"learn_inducing": True}):
-        with pytest.raises(SettingError, match="preset='solve' has active='per-point'"):
-            chosen(1000, preset="solve", **options)
+        assert not chosen(1000, **options).solves
+        with pytest.raises(SettingError, match="n_landmarks is for active='per-point'"):
+            chosen(1000, n_landmarks=16, **options)
+
+
+def test_landmarks_are_tried_where_rows_are_held_out_to_judge_them():
+    assert chosen(400).n_landmarks == 0
+    assert chosen(5000).n_landmarks == 512
+    assert chosen(40_000).n_landmarks == 256
+    assert chosen(10_000_000).n_landmarks == 0
+    assert chosen(400, n_landmarks=7).n_landmarks == 7
+    assert chosen(5000, n_landmarks=0).n_landmarks == 0
 
 
 def test_the_papers_preset_is_the_papers():

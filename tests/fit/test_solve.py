@@ -22,6 +22,8 @@ from swsgp import (
 from swsgp.errors import SettingError
 from swsgp.fit import solve as module
 from swsgp.fit.solve import build, maximise
+from swsgp.gp.landmarks import Landmarks
+from swsgp.gp.model import prepared
 
 OBSERVATIONS = {
     "gaussian": (Gaussian(NOISE), lambda y, rng: y),
@@ -43,6 +45,10 @@ def exact(monkeypatch):
 
 
 def with_solution(model, solution):
+    if model.landmarks is not None:
+        root = jnp.linalg.cholesky(jnp.asarray(solution.overall_cov))
+        places = lambda m: (m.landmarks.mean, m.landmarks.root)  # noqa: E731
+        model = prepared(eqx.tree_at(places, model, (jnp.asarray(solution.overall_mean), root)))
     return eqx.tree_at(
         lambda m: (m.variational.mean, m.variational.log_std),
         model,
@@ -50,31 +56,47 @@ def with_solution(model, solution):
     )
 
 
-def solved(rng, name, n_inducing=9, n_neighbors=4, kl_scale=1.7, n=40):
+def with_landmarks(model, places):
+    landmarks = Landmarks.at(jnp.asarray(places), model.likelihood.n_latent)
+    return eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda leaf: leaf is None)
+
+
+def solved(rng, name, n_inducing=9, n_neighbors=4, kl_scale=1.7, n=40, n_landmarks=0):
     likelihood, observe = OBSERVATIONS[name]
     x, y = toy(rng, n)
     y = observe(y, rng)
     model = make(x, PerPoint(n_neighbors), "diag", n_inducing, likelihood, offset=np.full(likelihood.n_latent, 0.2))
+    if n_landmarks:
+        model = with_landmarks(model, rng.normal(size=(n_landmarks, 2)))
     solution = maximise(build(model, x), model.likelihood, np.asarray(model.offset), y, kl_scale)
     return model, solution, x, y, kl_scale
 
 
 @pytest.mark.parametrize(
-    ("name", "n_inducing", "n_neighbors"),
-    [*((name, 9, 4) for name in OBSERVATIONS if name != "student-t"), ("gaussian", 7, 1)],
+    ("name", "n_inducing", "n_neighbors", "n_landmarks"),
+    [
+        *((name, 9, 4, 0) for name in OBSERVATIONS if name != "student-t"),
+        ("gaussian", 7, 1, 0),
+        ("gaussian", 9, 4, 5),
+        ("softmax", 9, 4, 3),
+    ],
 )
-def test_the_gradient_of_the_bound_is_zero_at_the_solution(float64, rng, name, n_inducing, n_neighbors):
-    model, solution, x, y, kl_scale = solved(rng, name, n_inducing, n_neighbors)
-    model = with_solution(model, solution)
+def test_the_gradient_of_the_bound_is_zero_at_the_solution(float64, rng, name, n_inducing, n_neighbors, n_landmarks):
+    model, solution, x, y, kl_scale = solved(rng, name, n_inducing, n_neighbors, n_landmarks=n_landmarks)
+    model = eqx.tree_at(lambda m: m.inducing, with_solution(model, solution), replace_fn=lambda z: z[:n_inducing])
     index = model.active_set(jnp.asarray(x))
 
-    def value(variational):
-        moved = eqx.tree_at(lambda m: m.variational, model, variational)
+    def parts(m):
+        q = [m.variational.mean, m.variational.log_std]
+        return q if m.landmarks is None else [*q, m.landmarks.mean, m.landmarks.root]
+
+    def value(q):
+        moved = eqx.tree_at(parts, model, q)
         return bound(moved, jnp.asarray(x), jnp.asarray(y), index, len(x), kl_scale)
 
-    gradient = jax.grad(value)(model.variational)
-    np.testing.assert_allclose(gradient.mean, 0.0, atol=1e-5)
-    np.testing.assert_allclose(gradient.log_std, 0.0, atol=1e-5)
+    for gradient in jax.grad(value)(parts(model)):
+        # The root of C has nothing above its diagonal.
+        np.testing.assert_allclose(np.tril(gradient) if gradient.ndim == 3 else gradient, 0.0, atol=1e-5)
 
 
 # Rows far out under Student's t would have negative weights and get the least one: near the maximum, not at it.
@@ -111,6 +133,21 @@ def test_with_all_neighbours_the_mean_is_titsias_and_s_the_best_diagonal(float64
     np.testing.assert_allclose(solution.mean[:, 0], k_zz @ sigma @ k_zx @ y / NOISE, rtol=1e-6, atol=1e-8)
     precision = np.linalg.inv(k_zz @ sigma @ k_zz)
     np.testing.assert_allclose(solution.variance[:, 0], 1.0 / np.diagonal(precision), rtol=1e-6)
+
+
+def test_landmarks_alone_are_titsias_with_a_full_covariance(float64, rng):
+    """Inducing inputs far away explain nothing, and leave all to the landmarks."""
+    x, y = toy(rng, 40)
+    places = x[:6]
+    model = with_landmarks(make(x, PerPoint(3), "diag", 7, placement=x[:7] + 1000.0), places)
+    solution = maximise(build(model, x), model.likelihood, np.zeros(1), y, 1.0)
+    covariance = Matern52(LENGTHSCALE, VARIANCE)
+    k_gg = np.asarray(covariance.matrix(jnp.asarray(places), jnp.asarray(places))) + 1e-6 * VARIANCE * np.eye(6)
+    k_gx = np.asarray(covariance.matrix(jnp.asarray(places), jnp.asarray(x)))
+    sigma = np.linalg.inv(k_gg + k_gx @ k_gx.T / NOISE)
+    root = np.linalg.cholesky(k_gg)
+    np.testing.assert_allclose(root @ solution.overall_mean[:, 0], k_gg @ sigma @ k_gx @ y / NOISE, rtol=1e-6)
+    np.testing.assert_allclose(root @ solution.overall_cov[0] @ root.T, k_gg @ sigma @ k_gg, rtol=1e-6, atol=1e-9)
 
 
 def test_blocks_of_rows_make_no_difference(float64, rng, monkeypatch):
