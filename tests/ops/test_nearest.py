@@ -11,11 +11,13 @@ def distances(x, z, index, factors=1.0):
 
 
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
-@pytest.mark.parametrize("tree", [False, True])
-def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, tree):
-    monkeypatch.setattr(module, "_TREE_MIN_POINTS", 1 if tree else m + 1)
-    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99)
+@pytest.mark.parametrize("way", ["tree", "plain", "blocks", "device"])
+def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
+    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way == "tree" else 0)
+    monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
     monkeypatch.setattr(module, "_MAX_SCORES", 8 * m)
+    if way == "device":
+        monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     x, z = rng.normal(size=(n, d)).astype("float32"), rng.normal(size=(m, d)).astype("float32")
     factors = rng.uniform(0.1, 3.0, size=d).astype("float32")
     index = Search(z, factors)(x, h)
@@ -27,9 +29,13 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, tree):
     assert all(len(set(row)) == h for row in index)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
-def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, offset):
+@pytest.mark.parametrize("way", ["tree", "plain", "device"])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkeypatch, offset, way):
     """65 points are padded to 128 rows; the wild inducing input must not become the centre of anything."""
+    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way == "tree" else 0)
+    if way == "device":
+        monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     x, z = rng.normal(size=(65, 3)), rng.normal(size=(500, 3))
     z[7] = 1e4
     x, z = (x + offset).astype("float32"), (z + offset).astype("float32")

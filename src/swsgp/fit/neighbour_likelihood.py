@@ -10,7 +10,8 @@ estimate the mean without bias, at a cost that does not depend on how many rows 
 
 Other likelihoods have no such conditional. There the neighbours' observations are replaced by Gaussian stand-ins,
 $\gamma t_n = f_n + \epsilon_n$ (t is ±1 for classes, a logarithm for counts), whose gain $\gamma$ and noise are
-learned, too; what they say about $f_n$ is put to the test by the true likelihood, $\log E\, p(y_n \mid f_n)$.
+learned, too; what they say about $f_n$ is put to the test by the true likelihood, $\log E\, p(y_n \mid f_n)$. Under
+Student's t observations stand for themselves, cut off far out, with the variance of the noise.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from swsgp.data.batches import RowStream
 from swsgp.fit.settings import Settings
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
-from swsgp.gp.likelihoods import Gaussian, Likelihood
+from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import conditional
 from swsgp.shapes import Array, Float, Int, Scalar
@@ -35,12 +36,14 @@ from swsgp.shapes import Array, Float, Int, Scalar
 ADAM = optax.scale_by_adam(b2=0.99)
 # A row that nothing explains counts for no more than this many nats.
 _WORST = -30.0
+# Neighbours say little about the offset, which must not drift away for it: nats a row for a squared distance of 1.
+_DRIFT_WEIGHT = 0.005
 # Steps of one dispatch, after which neighbours are searched again.
 _AT_ONCE = 64
 
 
 class Hyper(NamedTuple):
-    """What is learned. For a Gaussian likelihood `log_noise` and `log_gain` are not used: y is its own stand-in."""
+    """What is learned. `log_noise` and `log_gain` are not used where y is its own stand-in: Gaussian, Student's t."""
 
     covariance: Covariance
     likelihood: Likelihood
@@ -57,16 +60,26 @@ class Rows(NamedTuple):
     stand_ins: Float[Array, "N Q"]
 
 
+def noise_of(hyper: Hyper) -> Scalar:
+    """The variance of what the neighbours say about the latent function: y, or its stand-in."""
+    match hyper.likelihood:
+        case Gaussian():
+            return hyper.likelihood.noise
+        case StudentT(log_scale=log_scale, dof=dof):
+            return jnp.exp(2.0 * log_scale) * (dof / (dof - 2.0) if dof > 2.5 else 5.0)
+    return jnp.exp(hyper.log_noise)
+
+
 def log_conditionals(
     hyper: Hyper, data: Rows, rows: Int[Array, " B"], neighbours: Int[Array, "B K"], jitter: Scalar
 ) -> Float[Array, " B"]:
     """log p(y_n | the neighbours' observations) for some rows."""
     covariance, likelihood = hyper.covariance, hyper.likelihood
-    if isinstance(likelihood, Gaussian):
-        values, noise = data.stand_ins - hyper.offset, likelihood.noise
+    if isinstance(likelihood, Gaussian | StudentT):
+        values = data.stand_ins - hyper.offset
     else:
-        values, noise = data.stand_ins * jnp.exp(hyper.log_gain), jnp.exp(hyper.log_noise)
-    noise = noise + jitter * jnp.mean(covariance.diagonal(data.x[rows]))
+        values = data.stand_ins * jnp.exp(hyper.log_gain)
+    noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[rows]))
 
     def one(row: Array, near: Array) -> Array:
         z, point = data.x[near], data.x[row][None]
@@ -89,9 +102,12 @@ def _steps(
     rates: Float[Array, " T"],
     n_steps: Int[Array, ""],
     jitter: Scalar,
+    centre: Float[Array, " Q"],
 ) -> tuple[Hyper, Any, Scalar]:
     def loss(learned: Hyper, rows: Array, near: Array) -> Array:
-        return -jnp.mean(jnp.maximum(log_conditionals(eqx.combine(learned, fixed), data, rows, near, jitter), _WORST))
+        log_p = log_conditionals(eqx.combine(learned, fixed), data, rows, near, jitter)
+        drift = jnp.sum((learned.offset - centre) ** 2)
+        return -jnp.mean(jnp.maximum(log_p, _WORST)) + _DRIFT_WEIGHT * drift
 
     def step(i: Array, carry: tuple[Hyper, Any, Scalar]) -> tuple[Hyper, Any, Scalar]:
         learned, moments, total = carry
@@ -148,6 +164,7 @@ def learn(
             np.pad(rates, (0, pad)),
             jnp.asarray(n_steps, jnp.int32),
             jnp.asarray(jitter, x.dtype),
+            hyper.offset,
         )
         step += n_steps
         yield Run(learned, moments, step), float(total) / n_steps

@@ -23,6 +23,7 @@ A full S has no such form where each row has its own active set: there the logar
 are added up. Landmarks, which are active for every row, have a full C.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,10 +35,10 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
 from swsgp.arrays import to_power_of_two
-from swsgp.errors import SettingError
+from swsgp.errors import FitWarning, SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.landmarks import features
-from swsgp.gp.likelihoods import Gaussian, Likelihood
+from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.gp.model import SparseGP, prepared
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor, prior_remainder, weights
@@ -47,15 +48,15 @@ from swsgp.shapes import Array, Float
 # Numbers of K⁻¹ that are held at once.
 _MAX_BLOCKS = 1 << 22
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
-_TOLERANCE = 1e-4
-_MAX_ITERATIONS = 200
+_TOLERANCE = 1e-5
+_MAX_ITERATIONS = 1000
 # The gain in nats a row below which a pass is the last, how many there are at most, and the smallest step.
 _ENOUGH = 1e-4
 _MAX_PASSES = 20
 _LEAST_RATE = 0.01
 # Rows times latent functions whose derivatives are taken at once.
 _MAX_DERIVATIVES = 1 << 17
-# Every row has some weight; Student's t would give one far out a negative one.
+# Every row has some weight.
 _LEAST_WEIGHT = 1e-6
 
 
@@ -189,7 +190,7 @@ def _solve_one(
         return np.concatenate([cov @ v[:n], v[n:] / diagonal])
 
     shape = (n + len(mean),) * 2
-    found, _ = cg(
+    found, n_wanting = cg(
         LinearOperator(shape, times, dtype=np.float64),
         np.concatenate([phi.T @ omega_t, a.T @ omega_t]),
         x0=np.concatenate([overall, mean]),
@@ -197,6 +198,13 @@ def _solve_one(
         maxiter=_MAX_ITERATIONS,
         M=LinearOperator(shape, before, dtype=np.float64),
     )
+    if n_wanting:
+        warnings.warn(
+            f"the solve for q(u) has not converged in {_MAX_ITERATIONS} iterations; predictions may be poor. "
+            "Many rows may be nearly equal: fewer inducing points help.",
+            FitWarning,
+            stacklevel=2,
+        )
     return found[:n], cov, found[n:], scale * system.counts / diagonal
 
 
@@ -321,6 +329,10 @@ def _expected(likelihood: Likelihood, y: Array, mean: Array, variance: Array) ->
 
     def one(y: Array, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
         value, (slope, bend) = jax.value_and_grad(likelihood.expected_log_prob, argnums=(1, 2))(y, mean, variance)
+        if isinstance(likelihood, StudentT):
+            # Far out its curvature has the wrong sign; these are the weights of the Gaussians that it is made of.
+            scale = likelihood.dof * jnp.exp(2.0 * likelihood.log_scale)
+            return value, slope, (likelihood.dof + 1.0) / (scale + (y - mean) ** 2 + variance)
         return value, slope, jnp.maximum(-2.0 * bend, _LEAST_WEIGHT)
 
     return jax.vmap(one)(y, mean, variance)

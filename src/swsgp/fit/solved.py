@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,7 +24,7 @@ from swsgp.gp.covariances import Covariance
 from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Gaussian, Likelihood, Poisson, Softmax, StudentT
-from swsgp.gp.model import JITTER, SparseGP, create, with_precision
+from swsgp.gp.model import JITTER, SparseGP, create, prior_variance, with_precision
 from swsgp.shapes import precision_scope
 
 # Multiples of M / H that κ may be, largest first, without landmarks and with them.
@@ -36,9 +37,10 @@ _MAX_TRIED, _MAX_TRIED_NEIGHBORS, _MAX_JUDGES = 20_000, 64, 2_000
 # Landmarks are placed with so many rows for each.
 _ROWS_PER_LANDMARK = 20
 _LEAST_VARIANCE = 1e-12
-# Relative to the variance: little for a Gaussian likelihood, whose functions may be without noise; elsewhere enough for
-# conjugate gradients to converge soon where rows are nearly the same.
-_JITTER = {True: 1e-6, False: 1e-5}
+# The jitter of inducing variables as a share of the noise, and relative to the variance at least and at most. What is
+# finer than the noise cannot be known, and a system that asks for it takes conjugate gradients many iterations.
+_SHARE_OF_NOISE = 0.1
+_LEAST_JITTER, _MOST_JITTER = 1e-6, 1e-2
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def train_by_solving(
     offset = jnp.zeros(likelihood.n_latent) if model.offset is None else model.offset
     hyper = with_precision(Hyper(model.covariance, likelihood, offset, zero, zero), "float32")
     stand_ins = _stand_ins(likelihood, y[rows])
-    data = Rows(*(jnp.asarray(part, jnp.float32) for part in (x[rows], y[rows], stand_ins)))
+    data = Rows(*(jax.device_put(part.astype(np.float32)) for part in (x[rows], y[rows], stand_ins)))
     history: list[Report] = []
     reason: Reason = "steps"
     run = neighbour_likelihood.start(hyper)
@@ -143,7 +145,7 @@ def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, 
         model = eqx.tree_at(
             lambda m: (m.variational.mean, m.variational.log_std),
             model,
-            (jnp.asarray(solution.mean), jnp.asarray(log_std)),
+            (jax.device_put(solution.mean), jax.device_put(log_std)),
         )
         if model.landmarks is not None:
             root = jnp.linalg.cholesky(jnp.asarray(solution.overall_cov))
@@ -192,6 +194,12 @@ def _unsolved(
     parts = (learned.covariance, learned.likelihood, np.asarray(learned.offset))
     covariance, likelihood, offset = with_precision(with_precision(parts, precision), "float64")
     inducing = starting_inputs(x, form.n_inducing, "subset", seed).astype(precision).astype(np.float64)
+    if isinstance(learned, SparseGP):
+        jitter = float(learned.jitter)
+    else:
+        with precision_scope("float64"):
+            relative = float(neighbour_likelihood.noise_of(learned)) / prior_variance(covariance, inducing)
+        jitter = float(np.clip(_SHARE_OF_NOISE * relative, _LEAST_JITTER, _MOST_JITTER))
     model = create(
         x,
         covariance,
@@ -201,7 +209,7 @@ def _unsolved(
         placement=inducing,
         offset=np.asarray(offset),
         precision="float64",
-        jitter=_JITTER[isinstance(likelihood, Gaussian)],
+        jitter=jitter,
     )
     with precision_scope("float64"):
         if form.n_landmarks:

@@ -12,6 +12,7 @@ $\tilde k$ is positive definite whatever the jitter in $K_G$, since that only ma
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -70,7 +71,7 @@ class Landmarks(eqx.Module):
         """With the features of these inducing inputs."""
         whitening = _whitening(covariance, self.inputs)
         found = features(covariance, self.inputs, whitening, inducing)
-        return Landmarks(self.inputs, self.mean, self.root, whitening, jnp.asarray(found))
+        return Landmarks(self.inputs, self.mean, self.root, whitening, jax.device_put(found))
 
 
 def features(covariance: Covariance, inputs: Array, whitening: Array, x: np.ndarray) -> np.ndarray:

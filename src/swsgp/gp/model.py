@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import as_inputs, in_precision, padded
+from swsgp.arrays import as_inputs, in_precision, padded, to_power_of_two
 from swsgp.errors import SettingError
 from swsgp.gp.active import Active, PerPoint, active_set
 from swsgp.gp.covariances import Covariance, check_columns
@@ -23,6 +23,8 @@ from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_s
 T = TypeVar("T")
 # Rounding makes the factor of a float32 matrix with H = 100 fail under about 1e-6 times its diagonal.
 JITTER = {"float32": 1e-5, "float64": 1e-8}
+# Inputs that say how large the prior variance is.
+_MAX_LOOKED_AT = 256
 
 
 class SparseGP(eqx.Module):
@@ -162,7 +164,16 @@ def per_inducing(model: SparseGP) -> list[Any]:
 def with_precision(parts: T, precision: str) -> T:
     """A model, or parts of one, with every number in this precision."""
     with precision_scope(precision):
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, precision) if eqx.is_inexact_array(leaf) else leaf, parts)
+        # By way of the host: on the device each new shape would compile a program.
+        return jax.tree.map(
+            lambda leaf: jax.device_put(np.asarray(leaf, precision)) if eqx.is_inexact_array(leaf) else leaf, parts
+        )
+
+
+def prior_variance(covariance: Covariance, x: np.ndarray) -> float:
+    """The mean prior variance at some of these inputs."""
+    some = jax.device_put(to_power_of_two(x[:_MAX_LOOKED_AT]))
+    return float(jnp.mean(covariance.diagonal(some)))
 
 
 def create(
@@ -226,9 +237,9 @@ def create(
     covariance, likelihood, nearest_by = with_precision((covariance, likelihood, nearest_by), precision)
     with precision_scope(precision):
         dtype = jnp.dtype(precision)
-        inducing = jnp.asarray(z, dtype)
+        inducing = jax.device_put(np.asarray(z, dtype))
         # Small beside the prior: a wide q(u) at the start costs more of the bound than a narrow one.
-        std = 0.1 * float(jnp.sqrt(jnp.mean(covariance.diagonal(inducing)) + 1e-12))
+        std = 0.1 * np.sqrt(prior_variance(covariance, np.asarray(z, dtype)) + 1e-12)
         form = Full if covariance_form == "full" else Diagonal
         variational = form.start(n_inducing, likelihood.n_latent, std)
         return SparseGP(

@@ -9,6 +9,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from swsgp.ops.compiled import one_at_a_time
 from swsgp.ops.local import (
@@ -57,8 +58,8 @@ class Diagonal(Variational):
     @classmethod
     def start(cls, n_inducing: int, n_latent: int, std: float) -> "Diagonal":
         """Mean 0 and the same standard deviation everywhere."""
-        zero = jnp.zeros((n_inducing, n_latent))
-        return cls(zero, zero + math.log(std))
+        shape = (n_inducing, n_latent)
+        return cls(jax.device_put(np.zeros(shape)), jax.device_put(np.full(shape, math.log(std))))
 
     def variance(self, index: Index) -> Float[Array, "H Q"]:
         return jnp.exp(2.0 * self.log_std[index])

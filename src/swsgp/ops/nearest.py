@@ -11,8 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
 
-# Measured on two CPU cores: below these a brute-force search on the device is the faster one.
-_TREE_MIN_POINTS = 2048
+# Measured on two CPU cores: with more columns than this, looking at all points is the faster way.
 _TREE_MAX_COLUMNS = 10
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
@@ -54,14 +53,18 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
 
 
 class Search:
-    """As `nearest`, from the host for any number of points: in blocks on the device, or with a tree."""
+    """As `nearest`, from the host for any number of points: in blocks on a GPU, with a tree or all cores of a CPU."""
 
     def __init__(self, z: np.ndarray, factors: np.ndarray):
         self._factors = factors
         self._on_cpu = jax.default_backend() == "cpu"
-        has_tree = self._on_cpu and len(z) >= _TREE_MIN_POINTS and z.shape[1] <= _TREE_MAX_COLUMNS
-        self._tree = cKDTree(z * factors) if has_tree else None
+        self._tree = cKDTree(z * factors) if self._on_cpu and z.shape[1] <= _TREE_MAX_COLUMNS else None
         self._z = z
+        if self._on_cpu and self._tree is None:
+            # Squares are expanded, and a common offset would eat up their digits.
+            self._centre = np.median(z, axis=0)
+            self._scaled = (z.astype(np.float64) - self._centre) * factors
+            self._half_squares = 0.5 * np.sum(self._scaled**2, axis=1)
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
@@ -70,17 +73,19 @@ class Search:
             workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
             index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=workers)[1]
             return np.asarray(index, dtype=np.int32)
-        if self._on_cpu and len(x) * len(self._z) >= _MIN_BLOCKWISE:
-            return self._blockwise(x, n)
+        if self._on_cpu:
+            return self._among_all((x.astype(np.float64) - self._centre) * self._factors, n)
         z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
         return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
 
-    def _blockwise(self, x: np.ndarray, n: int) -> np.ndarray:
-        # Squares are expanded there, too, and a common offset would eat up their digits.
-        centre = np.median(self._z, axis=0)
-        x, z = ((rows.astype(np.float64) - centre) * self._factors for rows in (x, self._z))
-        search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(z)
-        return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)
+    def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
+        if len(x) * len(self._z) >= _MIN_BLOCKWISE:
+            search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(self._scaled)
+            return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)
+        far = self._half_squares - x @ self._scaled.T
+        index = np.argpartition(far, n - 1, axis=1)[:, :n]
+        order = np.argsort(np.take_along_axis(far, index, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(index, order, axis=1).astype(np.int32)
 
 
 def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:
