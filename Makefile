@@ -28,7 +28,7 @@ bench-predict: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/predict.py
 
 # Takes the data sets from the folder named by SWSGP_DATA.
-bench-accuracy: $(VENV)/installed
+bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py
 
 $(BIN)/python:

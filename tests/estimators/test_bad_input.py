@@ -135,7 +135,9 @@ def test_one_huge_value_is_named_and_one_wild_value_does_not_spoil_the_others():
     [
         ("n_inducing", 0, "n_inducing must be 'auto' or a whole number, 1 or more, got 0"),
         ("n_inducing", 50, "n_inducing must be between 1 and the number of training rows, 40"),
-        ("n_neighbors", 17, "n_neighbors must be a whole number between 1 and n_inducing=16, got 17"),
+        ("n_neighbors", 41, "n_neighbors must be a whole number between 1 and n_inducing=40, got 41"),
+        ("n_landmarks", -1, "n_landmarks must be 'auto' or a whole number, 0 or more, got -1"),
+        ("n_landmarks", 41, "n_landmarks must be at most the number of rows, 40, got 41"),
         ("n_neighbors", 2.5, "n_neighbors must be 'auto' or a whole number"),
         ("kernel", "matern", "kernel must be a covariance or a sum of matern12"),
         ("likelihood", "normal", "likelihood must be"),

@@ -14,7 +14,9 @@ def test_tables_and_predictions_of_similar_length_share_compiled_programs(rng):
 
     def work(n_rows):
         X = rng.normal(size=(n_rows, 3))
-        model = SWSGPRegressor(max_steps=40, random_state=n_rows).fit(X, X[:, 0] + 0.1 * rng.normal(size=n_rows))
+        model = SWSGPRegressor(n_landmarks=64, max_steps=40, random_state=n_rows).fit(
+            X, X[:, 0] + 0.1 * rng.normal(size=n_rows)
+        )
         for n in (1, 3, n_rows - 300):
             mean, std = model.predict(X[:n], return_std=True)
             assert mean.shape == std.shape == (n,)
@@ -23,7 +25,7 @@ def test_tables_and_predictions_of_similar_length_share_compiled_programs(rng):
     work(760)
     assert compiled, "nothing is counted"
     before = len(compiled)
-    for n_rows in (765, 772, 768):
+    for n_rows in (761, 766, 768):
         work(n_rows)
     assert len(compiled) == before
 

@@ -17,7 +17,7 @@ SMALL = {"n_inducing": 16, "batch_size": 16, "max_steps": 30, "early_stopping": 
 
 # No check is excepted. One skips itself where the environment variable SCIPY_ARRAY_API is not set. Fewer steps than by
 # default make them faster, and change nothing that they look at.
-@parametrize_with_checks([SWSGPRegressor(max_steps=200), SWSGPClassifier(max_steps=200)])
+@parametrize_with_checks([SWSGPRegressor(max_steps=100), SWSGPClassifier(max_steps=100)])
 def test_scikit_learn_is_content(estimator, check):
     check(estimator)
 

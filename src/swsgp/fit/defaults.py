@@ -67,6 +67,10 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
     n_neighbors = 64 if n_rows <= _MANY_ROWS else 32
+    if asked["n_landmarks"] != AUTO and _number(asked, "n_landmarks", Integral, None, least=0) > n_rows:
+        raise SettingError(
+            f"n_landmarks must be at most the number of rows, {n_rows}, got {asked['n_landmarks']}; lower it."
+        )
     return Choices(
         solves=True,
         covariance="diag",

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
+from threadpoolctl import threadpool_limits
 
 from swsgp.arrays import to_power_of_two
 from swsgp.errors import FitWarning, SettingError
@@ -112,8 +113,10 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     for start in range(0, n_rows, size):
         own = index[start : start + size]
         n = len(own)
-        given = (to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size]))
-        block = (np.asarray(part)[:n] for part in _blocks(model, *given))
+        given = [to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size])]
+        # Threads inside the solves of small matrices hinder each other.
+        with threadpool_limits(1, "blas"):
+            block = [np.asarray(part)[:n] for part in _blocks(model, *given)]
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
         place = own[:, first].ravel(), own[:, second].ravel()
         prior = prior + sparse.coo_matrix((k_inverse[:, first, second].ravel(), place), prior.shape).tocsr()
