@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict bench-accuracy clean
+.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -28,6 +28,10 @@ bench-predict: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/predict.py
 
 # Takes the data sets from the folder named by SWSGP_DATA.
+# Likewise; the study behind the defaults.
+bench-study: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/study.py
+
 bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py
 

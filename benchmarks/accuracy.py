@@ -33,7 +33,7 @@ LIMITS = {
     "airline": (0.53, 0.27),
 }
 # GPyTorch's SVGP: epochs, and seconds after which it stops.
-EPOCHS, MOST_SECONDS = 100, 300.0
+EPOCHS, MOST_SECONDS = 100, 90.0
 
 
 def split(name: str, seed: int) -> tuple[np.ndarray, ...]:
