@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict bench-accuracy clean
+.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-baselines clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -31,6 +31,10 @@ bench-predict: $(VENV)/installed-peers
 bench-accuracy: $(VENV)/installed
 	$(BIN)/python benchmarks/accuracy.py
 
+# The systems that the paper compares with, on powerplant.
+bench-baselines: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/baselines.py
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -39,8 +43,10 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
+# PyTorch comes first, in the version that is known to have a build for CPUs.
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[dev,baselines]"
 	touch $@ $(VENV)/installed
 
 $(VENV)/installed-peers: $(VENV)/installed

@@ -7,9 +7,7 @@ import oracle
 import pytest
 from jax.flatten_util import ravel_pytree
 from models import toy
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF as SklearnRBF
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from tolerances import EXACT
 
 from swsgp import RBF, Columns, Gaussian, Linear, Matern32, Matern52
@@ -35,16 +33,16 @@ def full_gp(x, y, covariance):
 @pytest.mark.parametrize(
     ("covariance", "peer"),
     [
-        (Matern52(LENGTHSCALE, VARIANCE), Matern(LENGTHSCALE, nu=2.5)),
-        (Matern32(LENGTHSCALE, VARIANCE), Matern(LENGTHSCALE, nu=1.5)),
-        (RBF(LENGTHSCALE, VARIANCE), SklearnRBF(LENGTHSCALE)),
+        (Matern52(LENGTHSCALE, VARIANCE), kernels.Matern(LENGTHSCALE, nu=2.5)),
+        (Matern32(LENGTHSCALE, VARIANCE), kernels.Matern(LENGTHSCALE, nu=1.5)),
+        (RBF(LENGTHSCALE, VARIANCE), kernels.RBF(LENGTHSCALE)),
     ],
 )
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_it_equals_scikit_learn_in_mean_covariance_and_marginal_likelihood(rng, covariance, peer, n):
     x, y = toy(rng, n)
     points = np.concatenate([rng.normal(size=(7, 2)), x[:1]])
-    kernel = ConstantKernel(VARIANCE) * peer + WhiteKernel(NOISE)
+    kernel = kernels.ConstantKernel(VARIANCE) * peer + kernels.WhiteKernel(NOISE)
     theirs = GaussianProcessRegressor(kernel, alpha=JITTER * VARIANCE, optimizer=None).fit(x, y - OFFSET)
     mean, cov = theirs.predict(points, return_cov=True)
     ours = full_gp(x, y, covariance)

@@ -50,11 +50,11 @@ class Layer(eqx.Module):
     frequencies: Float[Array | np.ndarray, "D J"]
     log_lengthscale: Float[Array | np.ndarray, " D"]
     log_variance: Float[Array | np.ndarray, ""]
-    mean: Float[Array | np.ndarray, "2*J Q"]
-    log_std: Float[Array | np.ndarray, "2*J Q"]
+    mean: Float[Array | np.ndarray, "F Q"]
+    log_std: Float[Array | np.ndarray, "F Q"]
 
-    def features(self, x: Float[Array, "B D"]) -> Float[Array, "B 2*J"]:
-        """φ at each point."""
+    def features(self, x: Float[Array, "B D"]) -> Float[Array, "B F"]:
+        """φ at each point; F = 2 J."""
         angles = (x * jnp.exp(-self.log_lengthscale)) @ self.frequencies
         scale = jnp.exp(0.5 * self.log_variance) / jnp.sqrt(self.frequencies.shape[1])
         return scale * jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)

@@ -28,7 +28,7 @@ from swsgp.gp.model import with_precision
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import inverse_factor
 from swsgp.ops.products import product
-from swsgp.shapes import Array, Float, Scalar, precision_scope
+from swsgp.shapes import Array, Float, Parameter, Scalar, precision_scope
 
 # Relative to the mean of the diagonal: keeps K positive definite where a function has no noise.
 JITTER = 1e-8
@@ -44,7 +44,7 @@ class Prior(eqx.Module):
 
     covariance: Covariance
     likelihood: Gaussian
-    offset: Scalar | np.ndarray
+    offset: Parameter
 
     def observed(self, x: Float[Array, "N D"]) -> Float[Array, "N N"]:
         """Covariance of observations, with jitter."""
@@ -168,8 +168,8 @@ def starting_prior(covariance: Covariance | None, noise: float, n_columns: int) 
 
 def _learn(prior: Prior, x: np.ndarray, y: np.ndarray, max_steps: int, progress: bool) -> Prior:
     """The prior with the largest marginal likelihood, by L-BFGS."""
-    start, unravel = ravel_pytree(prior)
-    start = np.asarray(start)
+    flat, unravel = ravel_pytree(prior)
+    start = np.asarray(flat)
     clock, n_done = Clock(), 0
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -260,4 +260,4 @@ def _explained(
 ) -> tuple[Float[Array, " B"], Float[Array, "N B"]]:
     """Posterior mean, and a root of the covariance that the rows explain."""
     k_xp = prior.covariance.matrix(x, points)
-    return prior.offset + k_xp.T @ conditioned.weights, solve_triangular(conditioned.chol, k_xp, lower=True)
+    return k_xp.T @ conditioned.weights + prior.offset, solve_triangular(conditioned.chol, k_xp, lower=True)

@@ -54,7 +54,7 @@ class LocalGPs(eqx.Module):
         return Gaussian(float(np.exp(np.asarray(self.priors.likelihood.log_noise).min())))
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of f at each point, (len(x), 1) each; `likelihood` says which part of the noise is in it."""
+        """Mean and variance of f at each point, (len(x), 1) each; of the noise, what is beyond the least is in it."""
         x = inputs_for(x, self.x.shape[1], "float64")
         n_points = self.members.shape[1]
         centres, rows, values = (np.asarray(part) for part in (self.centres, self.x, self.y))
@@ -122,7 +122,7 @@ def fit_local_gps(
         members = nearest(x)(centres, min(n_points, len(x)))
         priors = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(centres), *leaf.shape)), prior)
         priors = _learn(priors, x[members], y[members], settings)
-        return LocalGPs(priors, *map(jnp.asarray, (centres, members, x, y)), kind)
+        return LocalGPs(priors, jnp.asarray(centres), jnp.asarray(members), jnp.asarray(x), jnp.asarray(y), kind)
 
 
 def nearest(rows: np.ndarray) -> Search:
@@ -185,6 +185,6 @@ def _latent(
         prior: Prior = jax.tree.map(lambda leaf: leaf[expert], priors)
         k_xp, k_pp = prior.covariance.matrix(x, point[None]), prior.covariance.diagonal(point[None])
         mean, variance = conditional(prior.observed(x), k_xp, k_pp, (y - prior.offset)[:, None])
-        return prior.offset + mean[0], variance + prior.likelihood.noise - least
+        return mean[0] + prior.offset, variance + prior.likelihood.noise - least
 
     return jax.vmap(one)(expert, x, y, points)

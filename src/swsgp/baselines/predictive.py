@@ -102,7 +102,7 @@ def _quantile(
     if len(mean) == 1:
         return own[0]
 
-    def halved(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halved(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = 0.5 * (low + high)
         cdf = jax.vmap(jax.vmap(likelihood.cdf), in_axes=(None, 0, 0))(middle, mean, variance)
