@@ -33,7 +33,7 @@ from swsgp.fit.settings import Settings
 from swsgp.fit.stopping import Clock, Report
 from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import with_precision
-from swsgp.gp.quadrature import normal_draws, safe_sqrt
+from swsgp.gp.quadrature import N_DRAWS, normal_draws, safe_sqrt
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
@@ -145,7 +145,7 @@ def fit_deep_features(
     steps, batch_size, learning_rate
         Of Adam on the bound, with a rate that falls to 0.
     n_draws, n_prediction_draws
-        Draws of the hidden layers in a step and in a prediction.
+        Draws of the hidden layers in a step and in a prediction; in the latter at most 256.
 
     Examples
     --------
@@ -166,6 +166,8 @@ def fit_deep_features(
     for name, count in {**sizes, "n_prediction_draws": n_prediction_draws}.items():
         if count < 1:
             raise SettingError(f"{name} must be a whole number, 1 or more, got {count}.")
+    if n_prediction_draws > N_DRAWS:
+        raise SettingError(f"n_prediction_draws must be at most {N_DRAWS}, got {n_prediction_draws}.")
     settings = Settings(steps=steps, batch_size=batch_size, learning_rate=learning_rate, seed=seed, progress=progress)
     rng = np.random.default_rng(seed)
     layers = []

@@ -25,7 +25,8 @@ from swsgp.gp.likelihoods import Gaussian
 # The training rows, projected, fill this much of the grid, which reaches from −1 to 1; points beyond it go to its edge.
 _FILLED = 0.9
 _MAX_ROWS = 1024
-_TOLERANCE = 0.1
+# Of conjugate gradients, as the norm of the residual, in training and in prediction.
+_TOLERANCE, _FINE_TOLERANCE = 0.1, 1e-3
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def fit_kiss_gp(
     y: np.ndarray,
     *,
     grid_size: int = 100,
-    steps: int = 100,
+    steps: int = 50,
     learning_rate: float = 0.1,
     seed: int = 0,
     progress: bool = False,
@@ -76,7 +77,8 @@ def fit_kiss_gp(
     grid_size
         Points of the grid along each projection.
     steps, learning_rate
-        Of Adam on the marginal likelihood of all rows.
+        Of Adam on the marginal likelihood of all rows. Which projections it finds depends on where it starts, and so
+        on the seed.
     """
     torch, gpytorch = import_torch()
     x, y = pair_for(x, y, np.shape(x)[-1], "float64")
@@ -106,7 +108,8 @@ def _products_only() -> Iterator[None]:
     """
     _, gpytorch = import_torch()
     settings = gpytorch.settings
-    with settings.max_preconditioner_size(0), settings.cg_tolerance(_TOLERANCE), settings.eval_cg_tolerance(1e-3):
+    tolerances = settings.cg_tolerance(_TOLERANCE), settings.eval_cg_tolerance(_FINE_TOLERANCE)
+    with settings.max_preconditioner_size(0), tolerances[0], tolerances[1]:
         yield
 
 

@@ -81,7 +81,7 @@ def fit_svdkl(
     y: np.ndarray,
     likelihood: Likelihood | None = None,
     *,
-    hidden: tuple[int, ...] = (1000, 500, 50),
+    hidden: tuple[int, ...] = (100, 50),
     n_features: int = 2,
     grid_size: int = 64,
     steps: int = 2000,
@@ -99,7 +99,7 @@ def fit_svdkl(
     likelihood
         Gaussian (the default), Bernoulli or Softmax.
     hidden
-        Sizes of the network's hidden layers.
+        Sizes of the network's hidden layers. Wilson et al. have (1000, 1000, 500, 50) for millions of rows.
     n_features, grid_size
         Outputs of the network, each with a GP of its own, and inducing points on the grid of each.
     steps, batch_size, learning_rate
@@ -120,7 +120,7 @@ def fit_svdkl(
     with torch_scope(seed), ProgressBar(settings.steps, settings.progress) as bar:
         module = _module(x.shape[1], tuple(hidden), n_features, grid_size, likelihood.n_latent).train()
         _start(module.gps)
-        log_noise = torch.nn.Parameter(torch.tensor(np.log(0.1)))
+        log_noise = torch.nn.Parameter(torch.tensor(float(getattr(likelihood, "log_noise", 0.0)), dtype=rows.dtype))
         expected_log_prob = _expected_log_prob(likelihood, module, log_noise)
         network = {"params": module.network.parameters(), "weight_decay": _DECAY, "lr": _NETWORK_RATE * learning_rate}
         others = [value for name, value in module.named_parameters() if not name.startswith("network.")]
