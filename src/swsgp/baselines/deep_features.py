@@ -152,7 +152,7 @@ def fit_deep_features(
     >>> from swsgp.baselines.deep_features import fit_deep_features
     >>> from swsgp.baselines.predictive import moments
     >>> x = np.linspace(-2, 2, 60)[:, None]
-    >>> model = fit_deep_features(x, np.sin(3 * x[:, 0]), steps=1000)
+    >>> model = fit_deep_features(x, np.sin(3 * x[:, 0]), n_layers=1, steps=1000)
     >>> mean, variance = moments(model.likelihood, *model.latent(np.array([[0.5]])))
     >>> bool(abs(mean[0] - np.sin(1.5)) < 0.2)
     True
