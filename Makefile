@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study clean
+.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study bench-baselines clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -27,13 +27,16 @@ bench-engine: $(VENV)/installed-peers
 bench-predict: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/predict.py
 
-# Takes the data sets from the folder named by SWSGP_DATA.
-# Likewise; the study behind the defaults.
+# These take the data sets from the folder named by SWSGP_DATA.
+bench-accuracy: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/accuracy.py
+
 bench-study: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/study.py
 
-bench-accuracy: $(VENV)/installed-peers
-	$(BIN)/python benchmarks/accuracy.py
+# The systems that the paper compares with, on powerplant.
+bench-baselines: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/baselines.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,8 +46,10 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
+# PyTorch comes first, in the version that is known to have a build for CPUs.
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[dev,baselines]"
 	touch $@ $(VENV)/installed
 
 $(VENV)/installed-peers: $(VENV)/installed

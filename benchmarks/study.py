@@ -196,9 +196,9 @@ def runs(study: Study):
 def picture(found: list[dict], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    curves = ("H, 0 landmarks", "H, 256 landmarks"), ("M/N", "M/N, 256 landmarks"), ("κH/M",), ("jitter / noise",)
+    curves = ("H, 0 landmarks", "H, 256 landmarks"), ("M/N", "M/N, 256 landmarks"), ("κH/M",)
     names = [name for name in SETS if any(r["data"] == name for r in found)]
-    figure, axes = plt.subplots(len(names), 4, figsize=(12, 2.6 * len(names)), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(len(names), 3, figsize=(10, 2.6 * len(names)), squeeze=False, layout="constrained")
     for row, name in zip(axes, names, strict=True):
         own = [r for r in found if r["data"] == name]
         base = {group: next(r for r in own if r["change"] == f"H, {n} landmarks" and r["to"] == 32) for group, n in
@@ -206,18 +206,17 @@ def picture(found: list[dict], path: Path) -> None:
         for axis, group in zip(row, curves, strict=True):
             for change in group:
                 kept = base["256" if "256" in change else "0"]
-                at = {"M": 1.0, "κ": 0.02 if "ece" in kept else 1.0, "j": 0.1}.get(change[0])
+                at = {"M": 1.0, "κ": 0.02 if "ece" in kept else 1.0}.get(change[0])
                 points = {r["to"]: r["nll"] for r in own if r["change"] == change}
                 points |= {} if at is None else {at: kept["nll"]}
                 places = sorted(points)
                 style = {"marker": "o", "label": "256 landmarks" if "256" in change else "neighbours alone"}
                 axis.plot(places, [points[place] for place in places], **style)
-            if group[0] != "jitter / noise":
-                axis.set_xscale("log", base=2 if group[0][0] in "HM" else 10)
+            axis.set_xscale("log", base=2 if group[0][0] in "HM" else 10)
             axis.set_xlabel(group[0].split(",")[0])
             axis.grid(alpha=0.3)
         row[0].set_ylabel(f"{name}\nnegative log-likelihood")
-        row[0].legend()
+    axes[0, 1].legend()
     figure.savefig(path, dpi=110)
 
 

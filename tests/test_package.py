@@ -25,6 +25,7 @@ ALLOWED = {
     "ops": {"errors", "shapes"},
     "gp": {"errors", "arrays", "shapes", "ops"},
     "fit": {"errors", "arrays", "shapes", "ops", "gp", "data", "files", "serialization"},
+    "baselines": {"errors", "arrays", "shapes", "ops", "gp", "data", "fit"},
     "fitted": {"errors", "shapes", "gp", "data", "serialization", "yardsticks"},
     "evaluation": {"errors", "fitted", "metrics"},
     "report": {"data", "evaluation", "fitted", "plots", ""},

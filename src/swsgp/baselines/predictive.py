@@ -1,0 +1,128 @@
+r"""What a fitted baseline predicts, for any number of rows.
+
+Every baseline has a `likelihood` and a method `latent(x)`: mean and variance of each latent function at each row,
+(N, Q). Where there is no such closed form it gives S of each, (S, N, Q), a mixture with equal weights. Predictions
+follow from these three: `moments(model.likelihood, *model.latent(x))`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from swsgp.arrays import to_power_of_two
+from swsgp.errors import SettingError
+from swsgp.gp.likelihoods import Classification, Likelihood, Regression
+from swsgp.ops.compiled import jit
+from swsgp.shapes import Array, Float, Scalar, precision_scope
+
+# Halvings of the interval that a quantile of a mixture is known to lie in: down to rounding.
+_HALVINGS = 60
+
+
+# Moments of the latent functions at each row: one pair, or one for each component of a mixture.
+Latent = Float[np.ndarray, "N Q"] | Float[np.ndarray, "S N Q"]
+
+
+def moments(likelihood: Likelihood, mean: Latent, variance: Latent) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of a new observation at each row."""
+    _check_regression(likelihood)
+    with precision_scope("float64"):
+        new_mean, new_variance = _moments(likelihood, *_components(mean, variance))
+        return np.asarray(new_mean), np.asarray(new_variance)
+
+
+def quantiles(likelihood: Likelihood, mean: Latent, variance: Latent, levels: np.ndarray) -> np.ndarray:
+    """Quantiles of a new observation at each row, (N, len(levels)), for levels between 0 and 1."""
+    _check_regression(likelihood)
+    components = _components(mean, variance)
+    with precision_scope("float64"):
+        return np.stack([np.asarray(_quantile(likelihood, *components, np.float64(p))) for p in levels], axis=1)
+
+
+def probabilities(likelihood: Likelihood, mean: Latent, variance: Latent) -> np.ndarray:
+    """Probability of each class at each row, (N, C)."""
+    if not isinstance(likelihood, Classification):
+        raise SettingError(f"{type(likelihood).__name__} predicts numbers; ask for moments.")
+    with precision_scope("float64"):
+        return np.asarray(_probabilities(likelihood, *_components(mean, variance)))
+
+
+def log_density(likelihood: Likelihood, mean: Latent, variance: Latent, y: np.ndarray) -> np.ndarray:
+    """Log predictive density of each observation, or log-probability of each class."""
+    likelihood.check(y)
+    with precision_scope("float64"):
+        return np.asarray(_log_density(likelihood, *_components(mean, variance), y.astype(np.float64)))
+
+
+def in_chunks(
+    compute: Callable[[np.ndarray], tuple[Array, Array]], x: np.ndarray, n_rows: int, axis: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The two results of `compute` for all rows of x, at most `n_rows` at a time, joined along `axis`.
+
+    Chunks are padded to a power of two of rows, so that few programs are compiled.
+    """
+    parts: list[tuple[np.ndarray, ...]] = []
+    for start in range(0, len(x), n_rows):
+        chunk = x[start : start + n_rows]
+        results = compute(to_power_of_two(chunk))
+        parts.append(tuple(np.asarray(result).take(np.arange(len(chunk)), axis) for result in results))
+    first, second = (np.concatenate(results, axis) for results in zip(*parts, strict=True))
+    return first, second
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _check_regression(likelihood: Likelihood) -> None:
+    if not isinstance(likelihood, Regression):
+        raise SettingError(f"{type(likelihood).__name__} predicts classes; ask for probabilities.")
+
+
+def _components(mean: Latent, variance: Latent) -> tuple[np.ndarray, ...]:
+    """Latent moments with an axis of components, (S, N, Q), in float64."""
+    return tuple(np.asarray(part if part.ndim == 3 else part[None], np.float64) for part in (mean, variance))
+
+
+@jit
+def _moments(
+    likelihood: Regression, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"]
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    means, variances = jax.vmap(jax.vmap(likelihood.moments))(mean, variance)
+    return jnp.mean(means, axis=0), jnp.mean(variances, axis=0) + jnp.var(means, axis=0)
+
+
+@jit
+def _quantile(
+    likelihood: Regression, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"], level: Scalar
+) -> Float[Array, " N"]:
+    """The quantile of a mixture lies between those of its components, and is found there by halving."""
+    own = jax.vmap(jax.vmap(lambda m, v: likelihood.quantile(level, m, v)))(mean, variance)
+    if len(mean) == 1:
+        return own[0]
+
+    def halved(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        cdf = jax.vmap(jax.vmap(likelihood.cdf), in_axes=(None, 0, 0))(middle, mean, variance)
+        is_low = jnp.mean(cdf, axis=0) < level
+        return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
+
+    return jax.lax.fori_loop(0, _HALVINGS, halved, (jnp.min(own, axis=0), jnp.max(own, axis=0)))[1]
+
+
+@jit
+def _probabilities(
+    likelihood: Classification, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"]
+) -> Float[Array, "N C"]:
+    # One component after the other: each may take many draws of its own.
+    return jnp.mean(jax.lax.map(lambda part: jax.vmap(likelihood.probabilities)(*part), (mean, variance)), axis=0)
+
+
+@jit
+def _log_density(
+    likelihood: Likelihood, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"], y: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    own = jax.lax.map(lambda part: jax.vmap(likelihood.log_predictive)(y, *part), (mean, variance))
+    return jax.nn.logsumexp(own, axis=0) - jnp.log(len(mean))
