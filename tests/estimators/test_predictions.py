@@ -194,7 +194,7 @@ def test_what_was_chosen_by_the_data_is_reported(rng):
     model = SWSGPRegressor(max_steps=10).fit(X, X[:, 0])
     settings = model.settings_
     assert settings["n_inducing"] == 600
-    assert settings["n_neighbors"] == 64
+    assert settings["n_neighbors"] == 32
     assert settings["n_held_out"] == 60
     assert settings["max_steps"] == 10
     assert "max_steps" not in model.fitted_.record["chosen"]

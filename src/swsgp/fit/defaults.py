@@ -14,8 +14,9 @@ AUTO = "auto"
 _MAX_HELD_OUT = 10_000
 _MIN_ROWS_TO_HOLD_OUT = 500
 _MIN_INDUCING = 128
-# Where q(u) is solved for: inducing points, and rows that choose the KL scale, at most; rows from which on there are
-# fewer neighbours and landmarks; and features of landmarks for all rows, at most.
+# Where q(u) is solved for: neighbours; inducing points, and rows that choose the KL scale, at most; rows from which on
+# there are fewer landmarks; and features of landmarks for all rows, at most.
+_NEIGHBORS = 32
 _MAX_SOLVED = 50_000
 _MAX_JUDGES = 2_000
 _MANY_ROWS = 20_000
@@ -59,14 +60,13 @@ def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choi
 
 
 def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
-    """Every row is an inducing input up to 50,000; small tables can afford more neighbours, and need them.
+    """Every row is an inducing input up to 50,000, and 32 of them are active; landmarks do more than more neighbours.
 
     The KL scale, and whether there are landmarks, is chosen by held-out rows, or by a rule where there are none.
     """
     n_held_out = min(_n_held_out(n_rows, asked, n_rows >= _MIN_ROWS_TO_HOLD_OUT), _MAX_JUDGES)
     n_train = n_rows - n_held_out
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(n_rows, _MAX_SOLVED))
-    n_neighbors = 64 if n_rows <= _MANY_ROWS else 32
     if asked["n_landmarks"] != AUTO and _number(asked, "n_landmarks", Integral, None, least=0) > n_rows:
         raise SettingError(
             f"n_landmarks must be at most the number of rows, {n_rows}, got {asked['n_landmarks']}; lower it."
@@ -76,7 +76,7 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
         covariance="diag",
         learn_inducing=False,
         n_inducing=n_inducing,
-        n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(n_neighbors, power_of_two_below(n_inducing))),
+        n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(_NEIGHBORS, power_of_two_below(n_inducing))),
         n_landmarks=_number(
             asked, "n_landmarks", Integral, lambda: _auto_landmarks(n_train, is_gaussian) if n_held_out else 0, least=0
         ),

@@ -39,7 +39,7 @@ _ROWS_PER_LANDMARK = 20
 _LEAST_VARIANCE = 1e-12
 # The jitter of inducing variables as a share of the noise, and relative to the variance at least and at most. What is
 # finer than the noise cannot be known, and a system that asks for it takes conjugate gradients many iterations.
-_SHARE_OF_NOISE = 0.1
+_SHARE_OF_NOISE = 0.3
 _LEAST_JITTER, _MOST_JITTER = 1e-6, 1e-2
 
 
