@@ -21,6 +21,7 @@ _HOMES = {
         "Columns",
         "Constant",
         "Linear",
+        "Matern",
         "Matern12",
         "Matern32",
         "Matern52",

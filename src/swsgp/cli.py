@@ -147,8 +147,11 @@ def fit(
     ] = "auto",
     kernel: Annotated[
         str,
-        typer.Option(help="matern12, matern32, matern52, rbf, rational-quadratic, linear, or a sum: matern32+linear."),
-    ] = "matern52",
+        typer.Option(
+            help="matern (of learned roughness), matern12, matern32, matern52, rbf, rational-quadratic, linear; or a "
+            "sum: matern32+linear."
+        ),
+    ] = "auto",
     n_inducing: Annotated[int | None, typer.Option(help="Inducing points, M.")] = None,
     n_neighbors: Annotated[int | None, typer.Option(help="Active inducing points of a row, H.")] = None,
     n_landmarks: Annotated[

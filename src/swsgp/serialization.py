@@ -29,6 +29,7 @@ _HOMES = {
     "swsgp.yardsticks": ("Yardsticks",),
     "swsgp.gp.active": ("All", "PerPoint", "Union"),
     "swsgp.gp.covariances": (
+        "Matern",
         "Matern12",
         "Matern32",
         "Matern52",

@@ -5,7 +5,7 @@ import pytest
 from oracle import finite_difference, matern52
 from tolerances import EXACT
 
-from swsgp import RBF, Columns, Constant, Linear, Matern12, Matern32, Matern52, RationalQuadratic
+from swsgp import RBF, Columns, Constant, Linear, Matern, Matern12, Matern32, Matern52, RationalQuadratic
 from swsgp.errors import SettingError
 from swsgp.gp.covariances import check_columns
 
@@ -17,6 +17,7 @@ def all_covariances():
         "matern12": Matern12(LENGTHSCALE, 1.7),
         "matern32": Matern32(LENGTHSCALE, 1.7),
         "matern52": Matern52(LENGTHSCALE, 1.7),
+        "matern": Matern(LENGTHSCALE, 1.7, (1.0, 2.0, 5.0)),
         "rbf": RBF(LENGTHSCALE, 1.7),
         "rational quadratic": RationalQuadratic(LENGTHSCALE, 1.7, 0.8),
         "one lengthscale": RBF(0.9, 0.4),
@@ -44,6 +45,8 @@ def test_values_equal_the_formulas(float64):
         "linear": 0.5 * 0.3 - 0.5 + 2.0 * 5.0,
         "constant": 0.6,
     }
+    parts = (expected[name] for name in ("matern12", "matern32", "matern52"))
+    expected["matern"] = np.dot([1 / 8, 2 / 8, 5 / 8], list(parts))
     for name, value in expected.items():
         np.testing.assert_allclose(all_covariances()[name](x, y), value, **EXACT)
 
@@ -164,3 +167,9 @@ def test_parameters_that_do_not_fit_the_columns_are_refused():
         Columns(RBF(), [1, 1])
     for covariance in all_covariances().values():
         check_columns(covariance, 3)
+
+
+def test_a_mixture_of_materns_takes_three_shares():
+    with pytest.raises(SettingError, match="shares must be three numbers"):
+        Matern(LENGTHSCALE, shares=(1.0, 2.0))
+    check_columns(Matern(LENGTHSCALE), 3)

@@ -12,6 +12,7 @@ from swsgp import (
     Columns,
     Constant,
     Linear,
+    Matern,
     Matern12,
     Matern32,
     Matern52,
@@ -29,6 +30,7 @@ KERNELS = {
     "matern12": Matern12(1.2),
     "matern32": Matern32([0.7, 1.5]),
     "matern52": Matern52([0.7, 1.5], 0.5),
+    "matern": Matern([0.7, 1.5], 0.5, (1.0, 2.0, 3.0)),
     "rational-quadratic": RationalQuadratic(0.8, 1.3, 0.7),
     "linear": Linear([0.5, 2.0]),
     "sum": Matern52(1.0) + Linear(0.3) + Constant(0.2),
@@ -40,9 +42,9 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_random_features_approximate_the_kernel(float64, rng, name):
     x = rng.normal(size=(8, 2))
-    features = random_features(KERNELS[name], 2, 200_000, rng)(x)
+    features = random_features(KERNELS[name], 2, 100_000, rng)(x)
     exact = np.asarray(KERNELS[name].matrix(jnp.asarray(x), jnp.asarray(x)))
-    np.testing.assert_allclose(features @ features.T, exact, atol=0.02 * exact.max())
+    np.testing.assert_allclose(features @ features.T, exact, atol=0.03 * exact.max())
 
 
 @pytest.mark.parametrize("has_landmarks", [False, True])
@@ -53,11 +55,11 @@ def test_functions_have_the_mean_and_the_joint_covariance_of_the_model(float64, 
         landmarks = Landmarks.at(jnp.asarray(rng.normal(size=(4, 2))), 1)
         landmarks = eqx.tree_at(lambda p: p.mean, landmarks, jnp.asarray(rng.normal(size=(4, 1))))
         model = eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda v: v is None)
-    draws = Functions(model, 20_000, rng, n_features=20_000)(x)
+    draws = Functions(model, 6000, rng, n_features=6000)(x)
     mean, cov = Predictor(model).joint(x)
     size = np.diagonal(cov[0]).max()
-    np.testing.assert_allclose(draws.mean(axis=1), mean[:, 0], atol=5 * np.sqrt(size / 20_000))
-    np.testing.assert_allclose(np.cov(draws), cov[0], atol=0.05 * size)
+    np.testing.assert_allclose(draws.mean(axis=1), mean[:, 0], atol=5 * np.sqrt(size / 6000))
+    np.testing.assert_allclose(np.cov(draws), cov[0], atol=0.08 * size)
 
 
 def test_a_function_is_the_same_wherever_it_is_asked(float64, rng):

@@ -157,8 +157,8 @@ def test_the_prior_over_f_does_not_depend_on_the_active_set(float64, rng):
     x = rng.normal(size=(9, D))
     model = make(x, All(), "full")
     prior = with_full_q_u(model, np.zeros(M), np.asarray(model.k_zz(jnp.arange(M))))
-    for w in ([0], [1, 4], [2, 3, 6], list(range(M))):
-        terms = prior.group_terms(jnp.asarray(x), jnp.asarray(w), jnp.zeros((len(x), 0)))
+    for w in ([0], [2, 3, 6]):
+        terms = eqx.filter_jit(prior.group_terms)(jnp.asarray(x), jnp.asarray(w), jnp.zeros((len(x), 0)))
         np.testing.assert_allclose(terms.mean, 0.0, atol=1e-12)
         np.testing.assert_allclose(terms.variance, VARIANCE, rtol=1e-7)
         np.testing.assert_allclose(terms.kl, 0.0, atol=1e-7)

@@ -45,7 +45,7 @@ class SWSGPBase(BaseEstimator):
         n_inducing: Any = "auto",
         n_neighbors: Any = "auto",
         n_landmarks: Any = "auto",
-        kernel: Any = "matern52",
+        kernel: Any = "auto",
         likelihood: Any = "auto",
         covariance: Any = "auto",
         active: Any = "per-point",
@@ -170,9 +170,12 @@ class SWSGPBase(BaseEstimator):
         if target is not None:
             target.check_reach(y, ["the target"])
         scaled = inputs.apply(x)
+        kernel = self.kernel
+        if isinstance(kernel, str) and kernel == "auto":
+            kernel = "matern" if chosen.solves else "matern52"
         model = create(
             scaled,
-            kernel_named(self.kernel, scaled.shape[1]),
+            kernel_named(kernel, scaled.shape[1]),
             likelihood,
             active_named(self.active, chosen.n_inducing, chosen.n_neighbors),
             n_inducing=chosen.n_inducing,
@@ -189,7 +192,7 @@ class SWSGPBase(BaseEstimator):
         )
         plain = {name: value for name, value in asked.items() if name not in ("kernel", "random_state")}
         record = {
-            "settings": {**plain, "kernel": str(self.kernel), **asdict(chosen), "seed": seed},
+            "settings": {**plain, "kernel": str(kernel), **asdict(chosen), "seed": seed},
             "chosen": [name for name in asdict(chosen) if asked.get(name, "auto") == "auto"],
             "target": name_of(y_given),
             "rows": len(x),

@@ -28,8 +28,9 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     n_landmarks : int or "auto"
         Inducing points that are active for every row, beside its own; 0 for none. "auto": if held-out rows prefer them.
     kernel : str or covariance
-        "matern12", "matern32", "matern52", "rbf", "rational-quadratic", "linear", a sum such as "matern32+linear",
-        or a covariance of this package. Named ones have a lengthscale for each column.
+        "matern" (a mixture of learned roughness), "matern12", "matern32", "matern52", "rbf", "rational-quadratic",
+        "linear", a sum such as "matern32+linear", or a covariance of this package. Named ones have a lengthscale for
+        each column. "auto" is "matern", and "matern52" where training is by stochastic gradients.
     likelihood : str
         "gaussian" (which "auto" is), "student-t" for wild observations, or "poisson" for counts.
     covariance : "diag", "full" or "auto"

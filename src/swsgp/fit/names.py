@@ -13,6 +13,7 @@ from swsgp.gp.active import Active, All, PerPoint, Union
 from swsgp.gp.likelihoods import Bernoulli, Likelihood, Poisson, Softmax
 
 KERNELS = {
+    "matern": covariances.Matern,
     "matern12": covariances.Matern12,
     "matern32": covariances.Matern32,
     "matern52": covariances.Matern52,

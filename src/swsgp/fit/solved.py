@@ -34,6 +34,8 @@ KL_FACTORS_BESIDE_LANDMARKS = KL_FACTORS[:3]
 _N_NEIGHBORS = 32
 # Rows and neighbours with which the model is chosen, and rows that judge it, at most.
 _MAX_TRIED, _MAX_TRIED_NEIGHBORS, _MAX_JUDGES = 20_000, 64, 2_000
+# Nats a row by which the log score of numbers may fall short. Fewer rows than there are in the end prefer a smaller κ.
+_LEAST_GAP = 0.02
 # Landmarks are placed with so many rows for each.
 _ROWS_PER_LANDMARK = 20
 _LEAST_VARIANCE = 1e-12
@@ -160,8 +162,8 @@ def _best(
 ) -> tuple[Form, dict[Form, float]]:
     """The form that held-out rows prefer, after training with some of the others.
 
-    Among those within a standard error of the best score: the one with fewest landmarks, then the largest κ, which are
-    the cheapest and the most careful.
+    Among those within a standard error of the best score, or a little gap, if y is a number: the one with fewest
+    landmarks, then the largest κ, which are the cheapest and the most careful.
     """
     rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
     scores: dict[Form, np.ndarray] = {}
@@ -179,7 +181,8 @@ def _best(
                 scores[form] = log_scores(judges, start, model.likelihood, offset, y[held])
     best = max(scores.values(), key=np.mean)
     short = {form: best - score for form, score in scores.items()}
-    good = [form for form, gap in short.items() if np.mean(gap) <= np.std(gap) / np.sqrt(len(gap))]
+    least = _LEAST_GAP if isinstance(hyper.likelihood, Gaussian) else 0.0
+    good = [form for form, gap in short.items() if np.mean(gap) <= max(least, np.std(gap) / np.sqrt(len(gap)))]
     chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
     return chosen, {form: float(np.mean(score)) for form, score in scores.items()}
 

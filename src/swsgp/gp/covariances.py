@@ -131,6 +131,28 @@ class Matern52(_Stationary):
         return (1.0 + r + r**2 / 3.0) * jnp.exp(-r)
 
 
+class Matern(_Stationary):
+    r"""A mixture of Matérn-1/2, 3/2 and 5/2 with common lengthscales: $\sigma^2 \sum_\nu w_\nu m_\nu(r)$.
+
+    How rough functions are is learned with the shares w, which start equal.
+    """
+
+    log_shares: Parameter
+
+    def __init__(self, lengthscale: object = 1.0, variance: object = 1.0, shares: object = (1.0, 1.0, 1.0)):
+        super().__init__(lengthscale, variance)
+        self.log_shares = log_parameter("shares", shares)
+        if self.log_shares.shape != (3,):
+            raise SettingError(f"shares must be three numbers, for Matérn-1/2, 3/2 and 5/2, got {shares!r}.")
+
+    def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
+        r = _root(r2)
+        a, b = np.sqrt(3.0) * r, np.sqrt(5.0) * r
+        parts = jnp.exp(-r), (1.0 + a) * jnp.exp(-a), (1.0 + b + b**2 / 3.0) * jnp.exp(-b)
+        shares = jax.nn.softmax(self.log_shares)
+        return shares[0] * parts[0] + shares[1] * parts[1] + shares[2] * parts[2]
+
+
 class RBF(_Stationary):
     r"""Squared exponential: $\sigma^2 e^{-r^2/2}$."""
 
@@ -254,6 +276,8 @@ def check_columns(covariance: Covariance, n_columns: int) -> None:
     else:
         may_be_vector = "log_variance" if isinstance(covariance, Linear) else "log_lengthscale"
         for name, parameter in vars(covariance).items():
+            if name == "log_shares":
+                continue
             allowed = ((), (n_columns,)) if name == may_be_vector else ((),)
             if parameter.shape not in allowed:
                 raise SettingError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from swsgp.errors import SettingError
 from swsgp.gp.covariances import (
@@ -16,6 +17,7 @@ from swsgp.gp.covariances import (
     Columns,
     Constant,
     Linear,
+    Matern,
     Matern12,
     Matern32,
     Matern52,
@@ -63,6 +65,9 @@ def _frequencies(covariance: Any, n_columns: int, n: int, rng: np.random.Generat
         case Matern12() | Matern32() | Matern52():
             dof = _TWICE_SMOOTHNESS[type(covariance)]
             widths = np.sqrt(dof / rng.chisquare(dof, n))
+        case Matern(log_shares=log_shares):
+            dofs = rng.choice([1.0, 3.0, 5.0], size=n, p=softmax(np.asarray(log_shares, dtype=np.float64)))
+            widths = np.sqrt(dofs / rng.chisquare(dofs))
         case RationalQuadratic(log_alpha=log_alpha):
             alpha = np.exp(float(log_alpha))
             widths = np.sqrt(rng.gamma(alpha, 1.0 / alpha, n))
