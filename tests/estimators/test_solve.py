@@ -82,10 +82,12 @@ def test_rows_that_come_later_count_as_much_as_the_first(n_inducing, n_landmarks
 def test_a_model_that_was_saved_goes_on_learning(tmp_path):
     X, y = frame(300)
     options = {"max_steps": 64, "early_stopping": False}
-    model = SWSGPRegressor(**options).fit(X[:200], y[:200])
+    model = SWSGPRegressor(kl_scale=3.0, **options).fit(X[:200], y[:200])
     model.save(tmp_path / "m.swsgp")
     loaded = load(tmp_path / "m.swsgp").partial_fit(X[200:], y[200:])
     np.testing.assert_array_equal(loaded.predict(TEST[0]), model.partial_fit(X[200:], y[200:]).predict(TEST[0]))
+    assert loaded.settings_["n_inducing"] == 300
+    assert loaded.settings_["kl_scale"] == pytest.approx(3.0)
 
 
 def test_rows_too_many_to_be_kept_are_not_forgotten_silently(monkeypatch):

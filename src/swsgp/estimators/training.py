@@ -86,7 +86,9 @@ def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]
         )
     chosen = fitted.record["settings"]
     x, y = (np.concatenate([old.astype(np.float64), new]) for old, new in zip(fitted.rows, (x, y), strict=True))
-    kl_factor = chosen["kl_scale"] * chosen["n_neighbors"] / chosen["n_inducing"]
+    # A κ that was chosen grows with M / H; one that was given stays.
+    of = chosen if "kl_scale" in fitted.record["chosen"] else sizes
+    kl_factor = chosen["kl_scale"] * of["n_neighbors"] / of["n_inducing"]
     form = Form(sizes["n_inducing"], sizes["n_neighbors"], chosen["n_landmarks"], kl_factor)
     model = solved(fitted.model, x, y, form, fitted.model.precision, chosen["seed"])
     return _with_form(fitted, form, x, y, {}), Trained(model, (), "steps", fitted.record["steps"], clock.seconds)
