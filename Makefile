@@ -8,13 +8,11 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
 
-# Most of the time is compilation: processes share what they compiled, and a second run takes half the time.
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/compiled JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2 \
-	  $(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # Formats the code and shows what is left to mend.
 check: $(VENV)/installed-dev

@@ -139,7 +139,7 @@ def test_one_huge_value_is_named_and_one_wild_value_does_not_spoil_the_others():
         ("n_landmarks", -1, "n_landmarks must be 'auto' or a whole number, 0 or more, got -1"),
         ("n_landmarks", 41, "n_landmarks must be at most the number of rows, 40, got 41"),
         ("n_neighbors", 2.5, "n_neighbors must be 'auto' or a whole number"),
-        ("kernel", "matern", "kernel must be a covariance or a sum of matern12"),
+        ("kernel", "gauss", "kernel must be a covariance or a sum of matern, matern12"),
         ("likelihood", "normal", "likelihood must be"),
         ("covariance", "dense", "must be 'diag' or 'full', got 'dense'"),
         ("active", "none", "active must be 'per-point', 'union' or 'all', got 'none'"),

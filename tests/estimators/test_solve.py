@@ -55,8 +55,7 @@ def test_the_papers_preset_trains_as_the_paper_does():
     assert model.fitted_.record["steps"] == 50
 
 
-@pytest.mark.parametrize("n_inducing", ["auto", 100])
-@pytest.mark.parametrize("n_landmarks", [0, 16])
+@pytest.mark.parametrize(("n_inducing", "n_landmarks"), [("auto", 0), (100, 16)])
 def test_rows_that_come_later_count_as_much_as_the_first(n_inducing, n_landmarks):
     """Against a fit on all rows with the same hyper-parameters."""
     X, y = frame(400)
