@@ -10,6 +10,7 @@ from swsgp.fit.stopping import Report
 
 # Seconds between two lines where there is no terminal to redraw a bar on.
 _LINE_EVERY = 10.0
+_FIRST_LINE = 2.0
 
 
 class ProgressBar:
@@ -20,7 +21,8 @@ class ProgressBar:
         self._n_steps = n_steps
         self._shown = shown
         self._score: float | None = None
-        self._last_line = time.monotonic()
+        # The first line comes soon, as a sign of life.
+        self._last_line = time.monotonic() - _LINE_EVERY + _FIRST_LINE
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
