@@ -35,10 +35,9 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from threadpoolctl import threadpool_limits
 
-from swsgp.arrays import to_power_of_two
+from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.errors import FitWarning, SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
-from swsgp.gp.landmarks import features
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.gp.model import SparseGP, prepared
 from swsgp.ops.compiled import jit
@@ -46,7 +45,7 @@ from swsgp.ops.local import inverse_factor, prior_remainder, weights
 from swsgp.ops.products import product
 from swsgp.shapes import Array, Float
 
-# Numbers of K⁻¹ that are held at once.
+# Numbers of K⁻¹, or of the features of landmarks, that are held at once.
 _MAX_BLOCKS = 1 << 22
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
 _TOLERANCE = 1e-5
@@ -104,9 +103,9 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     model = prepared(model)
     seen = np.zeros((n_rows, 0))
     if model.landmarks is not None:
-        seen = features(model.covariance, model.landmarks.inputs, model.landmarks.whitening, x)
+        seen = model.landmarks.of_all(model.covariance, x)
     first, second = np.triu_indices(n_neighbors)
-    size = 1 << (max(1, _MAX_BLOCKS // n_neighbors**2).bit_length() - 1)
+    size = power_of_two_below(max(1, _MAX_BLOCKS // (n_neighbors * max(n_neighbors, seen.shape[1]))))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
     prior = sparse.csr_matrix((n_inducing, n_inducing))
     log_det = 0.0

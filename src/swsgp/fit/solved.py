@@ -32,8 +32,8 @@ KL_FACTORS = (1.0, 0.5, 0.2, 0.07, 0.02)
 KL_FACTORS_BESIDE_LANDMARKS = KL_FACTORS[:3]
 # Neighbours in the likelihood of hyper-parameters.
 _N_NEIGHBORS = 32
-# Rows and neighbours with which the model is chosen, and rows that judge it, at most.
-_MAX_TRIED, _MAX_TRIED_NEIGHBORS, _MAX_JUDGES = 20_000, 64, 2_000
+# Rows with which the model is chosen, and rows that judge it, at most.
+_MAX_TRIED, _MAX_JUDGES = 20_000, 2_000
 # Nats a row by which the log score of numbers may fall short. Fewer rows than there are in the end prefer a smaller κ.
 _LEAST_GAP = 0.02
 # Landmarks are placed with so many rows for each.
@@ -61,8 +61,7 @@ class Form:
     def for_rows(self, n_rows: int, of: int) -> "Form":
         """The same for some of the rows: with as large a share of inducing variables."""
         n_inducing = min(n_rows, max(self.n_neighbors, round(self.n_inducing * n_rows / of)))
-        n_neighbors = min(self.n_neighbors, n_inducing, _MAX_TRIED_NEIGHBORS)
-        return replace(self, n_inducing=n_inducing, n_neighbors=n_neighbors)
+        return replace(self, n_inducing=n_inducing, n_neighbors=min(self.n_neighbors, n_inducing))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ a draw from the process whose marginals and joint covariances the `Predictor` gi
 what these explain, and $\phi(x)^\top v$ is added with v from q(v).
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,7 +18,6 @@ from swsgp.gp.model import SparseGP, prepared
 from swsgp.gp.random_features import random_features
 from swsgp.gp.variational import Diagonal
 from swsgp.ops.compiled import jit
-from swsgp.ops.local import inverse_factor, weights
 from swsgp.shapes import Array, precision_scope
 
 N_FEATURES = 4096
@@ -90,7 +88,4 @@ def _seen_from(model: SparseGP, x: Array) -> Array:
 
 @jit
 def _weights_of(model: SparseGP, x: Array, index: Array, seen: Array) -> Array:
-    def one(point: Array, own: Array, seen: Array) -> Array:
-        return weights(inverse_factor(model.k_zz(own)), model.k_zx(own, point[None], seen[None]))[:, 0]
-
-    return jax.vmap(one)(x, index, seen)
+    return model.own_weights(x, index, seen)

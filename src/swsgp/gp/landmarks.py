@@ -67,18 +67,15 @@ class Landmarks(eqx.Module):
         twice = jnp.sum(self.root**2) + jnp.sum(self.mean**2) - self.mean.size - 2.0 * jnp.sum(jnp.log(diagonal))
         return 0.5 * twice
 
+    def of_all(self, covariance: Covariance, x: np.ndarray) -> np.ndarray:
+        """φ(x) of any number of rows, on the host."""
+        parts = (x[start : start + _MAX_ROWS] for start in range(0, len(x), _MAX_ROWS))
+        return np.concatenate([np.asarray(_features(self, covariance, to_power_of_two(p)))[: len(p)] for p in parts])
+
     def prepared(self, covariance: Covariance, inducing: np.ndarray) -> "Landmarks":
         """With the features of these inducing inputs."""
-        whitening = _whitening(covariance, self.inputs)
-        found = features(covariance, self.inputs, whitening, inducing)
-        return Landmarks(self.inputs, self.mean, self.root, whitening, jax.device_put(found))
-
-
-def features(covariance: Covariance, inputs: Array, whitening: Array, x: np.ndarray) -> np.ndarray:
-    """φ(x) of any number of rows."""
-    parts = (x[start : start + _MAX_ROWS] for start in range(0, len(x), _MAX_ROWS))
-    found = [np.asarray(_features(covariance, inputs, whitening, to_power_of_two(part)))[: len(part)] for part in parts]
-    return np.concatenate(found)
+        ready = eqx.tree_at(lambda part: part.whitening, self, _whitening(covariance, self.inputs))
+        return eqx.tree_at(lambda part: part.features, ready, jax.device_put(ready.of_all(covariance, inducing)))
 
 
 @jit
@@ -88,5 +85,5 @@ def _whitening(covariance: Covariance, inputs: Array) -> Array:
 
 
 @jit
-def _features(covariance: Covariance, inputs: Array, whitening: Array, x: Array) -> Array:
-    return covariance.matrix(x, inputs) @ whitening.T
+def _features(landmarks: Landmarks, covariance: Covariance, x: Array) -> Array:
+    return landmarks.features_of(covariance, x)

@@ -16,7 +16,7 @@ from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
-from swsgp.ops.local import LocalTerms
+from swsgp.ops.local import LocalTerms, inverse_factor, weights
 from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
@@ -109,7 +109,21 @@ class SparseGP(eqx.Module):
         if self.landmarks is not None:
             overall = self.landmarks.marginals(seen)
             mean, variance = mean + overall[0], variance + overall[1]
-        return (mean if self.offset is None else mean + self.offset), variance
+        return self.around_offset(mean), variance
+
+    def around_offset(self, mean: Float[Array, "B Q"]) -> Float[Array, "B Q"]:
+        """Latent means with the constant added."""
+        return mean if self.offset is None else mean + self.offset
+
+    def own_weights(
+        self, x: Float[Array, "B D"], index: Int[Array, "B H"], seen: Float[Array, "B G"]
+    ) -> Float[Array, "B H"]:
+        """a(x) = K⁻¹k of points with active sets of their own."""
+
+        def one(point: Array, own: Array, seen: Array) -> Array:
+            return weights(inverse_factor(self.k_zz(own)), self.k_zx(own, point[None], seen[None]))[:, 0]
+
+        return jax.vmap(one)(x, index, seen)
 
     def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
         """The active inducing variables of a training batch."""

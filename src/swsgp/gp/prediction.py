@@ -19,7 +19,7 @@ from swsgp.gp.likelihoods import Classification, Likelihood, Regression
 from swsgp.gp.model import SparseGP, per_inducing, prepared
 from swsgp.gp.variational import Diagonal, Full
 from swsgp.ops.compiled import Structure, jit
-from swsgp.ops.local import inverse_factor, joint_covariance, weights
+from swsgp.ops.local import inverse_factor, joint_covariance
 from swsgp.shapes import Array, precision_scope
 
 # Numbers held at once for one chunk in its largest array: 64 MB in float32.
@@ -169,7 +169,8 @@ class Predictor:
             case PerPoint(n_neighbors):
                 n_latent = self.model.likelihood.n_latent
                 rows_of_l = n_latent * len(self._z) if isinstance(self.model.variational, Full) else 0
-                most = _MAX_NUMBERS // (n_neighbors * max(n_neighbors, self._z.shape[1], rows_of_l))
+                n_landmarks = 0 if self.model.landmarks is None else len(self.model.landmarks.inputs)
+                most = _MAX_NUMBERS // (n_neighbors * max(n_neighbors, self._z.shape[1], rows_of_l, n_landmarks))
             case Union():
                 most = _UNION_ROWS
             case All():
@@ -341,8 +342,7 @@ def _joint(
     mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
     k_xx = model.covariance.matrix(x, x)
     cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
-    mean = mean if model.offset is None else mean + model.offset
-    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
+    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
 
 
 @jit
@@ -351,12 +351,8 @@ def _joint_per_point(
 ) -> tuple[Array, tuple[Array, ...]]:
     """`own` are the points' active sets, `index` their union, and `place` where in it each of `own` is."""
     seen = model.seen_from(x)
-
-    def one(point: Array, own: Array, seen: Array) -> Array:
-        return weights(inverse_factor(model.k_zz(own)), model.k_zx(own, point[None], seen[None]))[:, 0]
-
-    own_weights = jax.vmap(one)(x, own, seen)
-    a = jnp.zeros((len(x), len(index)), x.dtype).at[jnp.arange(len(x))[:, None], place].add(own_weights)
+    rows = jnp.arange(len(x))[:, None]
+    a = jnp.zeros((len(x), len(index)), x.dtype).at[rows, place].add(model.own_weights(x, own, seen))
     k_xz, k_xx = model.k_zx(index, x, seen).T, model.covariance.matrix(x, x) - seen @ seen.T
     cross = k_xz @ a.T
     inner = model.k_zz(index) + model.variational.covariance(index)
@@ -375,7 +371,7 @@ def _conditional(
     if present is not None:
         k_zx = jnp.where(present[:, None], k_zx, 0.0)
     mean, variance = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
-    return (mean if model.offset is None else mean + model.offset), variance
+    return model.around_offset(mean), variance
 
 
 def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:
