@@ -1,7 +1,15 @@
-"""Shapes and types of every annotated function in swsgp are checked while the tests run."""
+"""Shapes and types of every annotated function in swsgp are checked while the tests run, each worker on a core."""
+# ruff: noqa: E402
 
 import os
 from pathlib import Path
+
+# Tests that run side by side, each with threads for all cores, slow one another many times over: a core for each. It
+# must be so before NumPy and JAX count the cores.
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if CORES and WORKER:
+    os.sched_setaffinity(0, {CORES[int(WORKER.removeprefix("gw")) % len(CORES)]})
 
 import jax
 import numpy as np

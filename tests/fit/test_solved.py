@@ -13,10 +13,10 @@ from swsgp.gp.model import with_precision
 SETTINGS = Settings(steps=128, batch_size=64, learning_rate=0.05)
 
 
-def data(n=400, seed=0):
+def data(n=400, seed=0, noise=0.1):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-3, 3, size=(n, 2))
-    return x, np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=n)
+    return x, np.sin(2 * x[:, 0]) + noise * rng.normal(size=n)
 
 
 def start(x, likelihood=None, **options):
@@ -49,19 +49,32 @@ def test_classes_are_learned_too():
 
 def test_held_out_rows_choose_the_cheapest_and_most_careful_of_equals(monkeypatch):
     x, y = data()
-    both = forms(x, (0, 32))
+    both = forms(x, (0, 32), factors=(1.0, 0.5))
     found = train_by_solving(start(x), x, y, SETTINGS, both, n_held_out=40)
     assert set(found.tried) == set(both)
     assert found.form in both
     # Landmarks are of no use for this function of one column.
     assert found.form.n_landmarks == 0
     assert found.trained.history[-1].score == found.tried[found.form]
-    assert train_by_solving(start(x), x, y, SETTINGS, both[3:]).form == both[3]
+    assert train_by_solving(start(x), x, y, SETTINGS, both[1:]).form == both[1]
     noise = 0.1 * np.random.default_rng(0).normal(size=40)
-    for best, expected in ((-0.1, both[6]), (-0.19, both[1])):
-        scores = iter([-0.5, -0.2, -0.2, -0.9, -0.9, -0.5, best, -0.9, -0.9, -0.9])
+    for best, expected in ((-0.1, both[3]), (-0.19, both[1])):
+        scores = iter([-0.5, -0.2, -0.5, best])
         monkeypatch.setattr(solved, "log_scores", lambda *_, s=scores: next(s) + noise)
         assert train_by_solving(start(x), x, y, SETTINGS, both, n_held_out=40).form == expected
+
+
+def test_very_little_noise_must_gain_much(monkeypatch):
+    x, y = data(noise=0.02)
+    noise = 0.1 * np.random.default_rng(0).normal(size=40)
+    least = 0.01 * np.var(y)
+    for gain, expected in ((0.12, 0.0), (0.08, least)):
+        scores = iter([gain, 0.0])
+        monkeypatch.setattr(solved, "log_scores", lambda *_, s=scores: next(s) + noise)
+        found = train_by_solving(start(x), x, y, SETTINGS, forms(x, factors=(1.0,)), n_held_out=40)
+        assert found.form.least_noise == pytest.approx(expected)
+        noise_found = float(found.trained.model.likelihood.noise)
+        assert noise_found == pytest.approx(least) if expected else noise_found < least
 
 
 def test_a_smooth_function_of_many_columns_wants_landmarks():
@@ -73,6 +86,8 @@ def test_a_smooth_function_of_many_columns_wants_landmarks():
     choices = [Form(1000, 16, n, 1.0) for n in (0, 64)]
     found = train_by_solving(model, x[:1000], y[:1000], SETTINGS, choices, n_held_out=100)
     assert found.form.n_landmarks == 64
+    # It has hardly any noise, and the held-out rows say so.
+    assert found.form.least_noise == 0.0
     assert found.trained.model.landmarks.inputs.shape == (64, 6)
     with_landmarks = Predictor(with_precision(found.trained.model, "float64"))
     mean, variance = with_landmarks.moments(x[1000:])

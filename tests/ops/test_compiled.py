@@ -9,7 +9,12 @@ import numpy as np
 from swsgp.ops.compiled import jit, one_at_a_time
 
 CODE = """
+import os
 import threading
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, range(os.cpu_count()))
+
 import numpy as np
 from swsgp import Gaussian, Matern52, PerPoint, Predictor, Settings, create, train
 

@@ -70,7 +70,12 @@ def solve(
         resume=resume,
     )
     tried = [
-        {"n_landmarks": form.n_landmarks, "kl_scale": form.kl_scale, "score": score - np.log(start.unit)}
+        {
+            "n_landmarks": form.n_landmarks,
+            "kl_scale": form.kl_scale,
+            "least_noise": form.least_noise * start.unit**2,
+            "score": score - np.log(start.unit),
+        }
         for form, score in found.tried.items()
     ]
     return _with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained

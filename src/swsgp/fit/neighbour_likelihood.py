@@ -34,9 +34,8 @@ from swsgp.ops.local import conditional
 from swsgp.shapes import Array, Float, Int, Scalar
 
 ADAM = optax.scale_by_adam(b2=0.99)
-# A row that nothing explains counts for no more than this many nats. Much less would let the noise vanish where most
-# rows have a twin with the same observation, and a few have one with another.
-_WORST = -1000.0
+# A row that nothing explains counts for no more than this many nats: a few such rows must not set the noise of all.
+_WORST = -100.0
 # Neighbours say little about the offset, which must not drift away for it: nats a row for a squared distance of 1.
 _DRIFT_WEIGHT = 0.005
 # Steps of one dispatch, after which neighbours are searched again.

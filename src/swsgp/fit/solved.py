@@ -36,6 +36,9 @@ _N_NEIGHBORS = 32
 _MAX_TRIED, _MAX_JUDGES = 20_000, 2_000
 # Nats a row by which the log score of numbers may fall short. Fewer rows than there are in the end prefer a smaller κ.
 _LEAST_GAP = 0.02
+# The noise, as a share of the variance of numbers, from which on it is doubted, and the nats a row that less must gain.
+# Rows with equal twins ask for little noise, and the few whose twins differ are too rare among the held-out ones.
+_LEAST_NOISE, _GAIN_OF_LESS_NOISE = 0.01, 0.1
 # Landmarks are placed with so many rows for each.
 _ROWS_PER_LANDMARK = 20
 _LEAST_VARIANCE = 1e-12
@@ -47,12 +50,13 @@ _LEAST_JITTER, _MOST_JITTER = 1e-6, 1e-2
 
 @dataclass(frozen=True)
 class Form:
-    """How large a model is: M, H, how many landmarks, and κ as a multiple of M / H."""
+    """How large a model is: M, H, how many landmarks, κ as a multiple of M / H, and the noise variance at least."""
 
     n_inducing: int
     n_neighbors: int
     n_landmarks: int
     kl_factor: float
+    least_noise: float = 0.0
 
     @property
     def kl_scale(self) -> float:
@@ -127,6 +131,9 @@ def train_by_solving(
         if checkpoints is not None:
             checkpoints.save(run._asdict(), history)
     hyper = eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True))
+    least_noise = _LEAST_NOISE * float(np.var(y))
+    if len(held) and isinstance(likelihood, Gaussian) and float(neighbour_likelihood.noise_of(hyper)) < least_noise:
+        forms = [*forms, *(replace(form, least_noise=least_noise) for form in forms)]
     form = forms[0]
     tried: dict[Form, float] = {}
     if len(held) and len(forms) > 1 and reason == "steps":
@@ -161,14 +168,14 @@ def _best(
 ) -> tuple[Form, dict[Form, float]]:
     """The form that held-out rows prefer, after training with some of the others.
 
-    Among those within a standard error of the best score, or a little gap, if y is a number: the one with fewest
-    landmarks, then the largest κ, which are the cheapest and the most careful.
+    Very little noise must gain much. Among those within a standard error of the best score, or a little gap, if y is a
+    number: the one with fewest landmarks, then the largest κ, which are the cheapest and the most careful.
     """
     rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
     scores: dict[Form, np.ndarray] = {}
-    for n_landmarks in sorted({form.n_landmarks for form in forms}):
+    for kind in sorted({(form.n_landmarks, form.least_noise) for form in forms}):
         start = None
-        for form in (form for form in forms if form.n_landmarks == n_landmarks):
+        for form in (form for form in forms if (form.n_landmarks, form.least_noise) == kind):
             smaller = form.for_rows(len(rows), len(x))
             if start is None:
                 model, system = _unsolved(hyper, x[rows], smaller, "float64", seed)
@@ -178,12 +185,16 @@ def _best(
             with precision_scope("float64"):
                 start = maximise(system, model.likelihood, offset, y[rows], smaller.kl_scale, start)
                 scores[form] = log_scores(judges, start, model.likelihood, offset, y[held])
+    tried = {form: float(np.mean(score)) for form, score in scores.items()}
+    careful = {form: score for form, score in scores.items() if form.least_noise}
+    if careful and max(tried.values()) - max(tried[form] for form in careful) < _GAIN_OF_LESS_NOISE:
+        scores = careful
     best = max(scores.values(), key=np.mean)
     short = {form: best - score for form, score in scores.items()}
     least = _LEAST_GAP if isinstance(hyper.likelihood, Gaussian) else 0.0
     good = [form for form, gap in short.items() if np.mean(gap) <= max(least, np.std(gap) / np.sqrt(len(gap)))]
     chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
-    return chosen, {form: float(np.mean(score)) for form, score in scores.items()}
+    return chosen, tried
 
 
 def _unsolved(
@@ -193,6 +204,9 @@ def _unsolved(
 
     All numbers are first rounded to the precision that the model will have, so that q fits them then.
     """
+    if isinstance(learned.likelihood, Gaussian) and form.least_noise:
+        log_noise = jnp.maximum(learned.likelihood.log_noise, np.log(form.least_noise))
+        learned = eqx.tree_at(lambda m: m.likelihood.log_noise, learned, log_noise)
     parts = (learned.covariance, learned.likelihood, np.asarray(learned.offset))
     covariance, likelihood, offset = with_precision(with_precision(parts, precision), "float64")
     inducing = starting_inputs(x, form.n_inducing, "subset", seed).astype(precision).astype(np.float64)
