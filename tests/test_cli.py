@@ -415,3 +415,19 @@ def test_ctrl_c_keeps_the_model_and_resume_reaches_the_result_of_an_unbroken_run
     whole = swsgp.load(tmp_path / "whole.swsgp")
     assert swsgp.load(broken).fitted_.record["steps"] == 100_000
     np.testing.assert_array_equal(swsgp.load(broken).predict(X, return_std=True), whole.predict(X, return_std=True))
+
+
+def test_other_systems_are_one_word_away(folder, tmp_path):
+    columns = ["--target", "price", "--exclude", "id", "--exclude", "kind"]
+    model = tmp_path / "m.swsgp"
+    done = call("fit", folder / "train.csv", *columns, "--model", "transductive-gps", "--max-steps", 10, "--out", model)
+    assert done.returncode == 0, done.stderr
+    assert "n_neighbors            100" in done.stdout
+    done = call("predict", model, folder / "test.csv", "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 100
+    failed(
+        call("fit", folder / "train.csv", *columns, "--model", "svm", "--out", model),
+        "model must be one of swsgp, swsgp-u, svgp, full-gp",
+        code=2,
+    )

@@ -7,12 +7,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+BASELINES = (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8")
+SYSTEMS = ("swsgp", "GPyTorch SVGP-1024", "GPBoost Vecchia-20")
 
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["estimator", "engine"])
 def test_the_examples_in_the_readme_run(example, capsys):
     exec(compile(example, "README.md", "exec"), {})
     assert len(re.findall(r"\d\.\d*", capsys.readouterr().out)) >= 6
+
+
+def test_the_examples_of_other_systems_run(capsys):
+    for example in re.findall(r"```python\n(.*?)```", BASELINES, re.DOTALL):
+        exec(compile(example, "baselines.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0
 
 
 def test_every_option_named_in_the_documents_is_one_of_the_program():
@@ -23,7 +31,7 @@ def test_every_option_named_in_the_documents_is_one_of_the_program():
 
     root = get_command(app)
     known = {option for command in [root, *root.commands.values()] for p in command.params for option in p.opts}
-    text = README + (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
+    text = README + BASELINES + (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
     assert named
     assert named <= known | {"--help"}
@@ -47,3 +55,22 @@ def test_the_speeds_in_the_readme_are_those_of_the_committed_run():
     rows = [line for line in README.splitlines() if line.startswith("| M=")]
     assert rows
     assert all(row in results for row in rows)
+
+
+def test_the_scores_in_the_readme_are_those_of_the_committed_run():
+    results = (ROOT / "results" / "bench-accuracy.md").read_text(encoding="utf-8")
+    found = {}
+    for line in results.splitlines():
+        if line.count("|") == 10:
+            name, system, _, nll, *_, seconds = (cell.strip() for cell in line.strip("|").split("|"))
+            found[name, system] = nll.replace("-", "−"), f"{seconds} s"
+    rows = [
+        line
+        for line in README.splitlines()
+        if re.match(r"\| (powerplant|kin8nm|protein|eeg|credit|spam|airline) ", line)
+    ]
+    assert len(rows) == 7
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        for system, pair in zip(SYSTEMS, zip(cells[::2], cells[1::2], strict=True), strict=True):
+            assert found.get((name, system), ("–", "")) == pair

@@ -40,7 +40,7 @@ def inputs_for(x: Any, n_columns: int, precision: str) -> np.ndarray:
     """Inputs with the number of columns that a model has, in its precision."""
     x = as_inputs(x)
     if x.shape[1] != n_columns:
-        raise DataError(f"inputs must have {n_columns} columns, as the model's inducing inputs have, got {x.shape[1]}.")
+        raise DataError(f"inputs must have {n_columns} columns, as in training, got {x.shape[1]}.")
     return in_precision(x, precision)
 
 

@@ -152,6 +152,13 @@ def fit(
             "sum: matern32+linear."
         ),
     ] = "auto",
+    model_kind: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="swsgp, or a system beside it: swsgp-u, svgp, full-gp, inductive-gps, transductive-gps, dgp-rbf.",
+        ),
+    ] = "swsgp",
     n_inducing: Annotated[int | None, typer.Option(help="Inducing points, M.")] = None,
     n_neighbors: Annotated[int | None, typer.Option(help="Active inducing points of a row, H.")] = None,
     n_landmarks: Annotated[
@@ -212,6 +219,7 @@ def fit(
         "learn_inducing": learn_inducing,
     }
     model = (SWSGPClassifier if classes else SWSGPRegressor)(
+        model=model_kind,
         kernel=kernel,
         likelihood=likelihood,
         covariance=covariance,

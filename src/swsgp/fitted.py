@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.baselines.predictive import Baseline, BaselinePredictor
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import Encoding
-from swsgp.errors import ModelFileError
+from swsgp.errors import ModelFileError, SettingError
 from swsgp.gp.covariances import check_columns, sensitivity
 from swsgp.gp.functions import Functions
 from swsgp.gp.likelihoods import Classification, Gaussian, Poisson, StudentT
@@ -32,7 +33,7 @@ class Fitted:
     more rows may be added to them. `record` says how the model came about.
     """
 
-    model: SparseGP
+    model: SparseGP | Baseline
     encoding: Encoding
     inputs: Scaling
     target: Scaling | None
@@ -46,17 +47,26 @@ class Fitted:
         """Observations as the model takes them."""
         return y if self.target is None else self.target.apply(y)
 
+    @property
+    def sparse(self) -> SparseGP:
+        """The model, where only one with inducing variables will do."""
+        if not isinstance(self.model, SparseGP):
+            raise SettingError(f"{type(self.model).__name__} cannot do this; it takes a model with inducing points.")
+        return self.model
+
     @cached_property
     def _for_prediction(self) -> SparseGP:
         # On a CPU float64 costs a prediction little, and a row's result then does not depend on the rows beside it. A
         # model with landmarks, or with less jitter than float32 bears, needs it everywhere.
-        is_delicate = self.model.landmarks is not None or float(self.model.jitter) < JITTER["float32"]
+        is_delicate = self.sparse.landmarks is not None or float(self.sparse.jitter) < JITTER["float32"]
         needs = is_delicate or jax.default_backend() == "cpu"
-        return with_precision(self.model, "float64") if needs else self.model
+        return with_precision(self.sparse, "float64") if needs else self.sparse
 
     @cached_property
-    def predictor(self) -> Predictor:
-        return Predictor(self._for_prediction)
+    def predictor(self) -> Predictor | BaselinePredictor:
+        if isinstance(self.model, SparseGP):
+            return Predictor(self._for_prediction)
+        return BaselinePredictor(self.model)
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation."""
@@ -127,7 +137,9 @@ class Fitted:
         The square root of what `sensitivity` says, times the spread of the column, so that it has no units. The
         columns that stand for the values of one text column are taken together.
         """
-        squared = sensitivity(self.model.covariance, len(self.spread)) * self.spread**2
+        model, n_columns = self.model, len(self.spread)
+        found = sensitivity(model.covariance, n_columns) if isinstance(model, SparseGP) else model.sensitivity()
+        squared = found * self.spread**2
         size = np.sqrt(np.bincount(self.encoding.sources, weights=squared))
         return size / size.sum() if size.sum() > 0 else np.full(len(size), 1.0 / len(size))
 
@@ -165,14 +177,9 @@ def checked(fitted: Any, source: str) -> Fitted:
     if not isinstance(fitted, Fitted):
         raise ModelFileError(f"{source} is a file of swsgp, but not a model; name the model's file.")
     try:
-        model = fitted.model
-        n_inducing, n_columns = model.inducing.shape
-        n_latent = model.likelihood.n_latent
-        model.active_prediction.check(n_inducing)
-        check_columns(model.covariance, n_columns)
+        model, n_columns = fitted.model, len(fitted.spread)
         fits = (
-            model.variational.mean.shape == (n_inducing, n_latent)
-            and (model.landmarks is None or model.landmarks.mean.shape[1] == n_latent)
+            (_is_whole(model, n_columns) if isinstance(model, SparseGP) else model.sensitivity().shape == (n_columns,))
             and (fitted.rows is None or fitted.rows[0].shape == (len(fitted.rows[1]), n_columns))
             and fitted.inputs.scale.shape == fitted.spread.shape == (n_columns,)
             and len(fitted.encoding.sources) == n_columns
@@ -184,5 +191,17 @@ def checked(fitted: Any, source: str) -> Fitted:
         raise ModelFileError(f"{source} is damaged ({error}); use another copy.") from None
     if not fits:
         raise ModelFileError(f"{source} is damaged: its parts do not fit together; use another copy.")
-    with precision_scope(model.precision):
+    with precision_scope(model.precision if isinstance(model, SparseGP) else "float64"):
         return replace(fitted, model=jax.tree.map(jnp.asarray, model))
+
+
+def _is_whole(model: SparseGP, n_columns: int) -> bool:
+    """Whether its arrays fit together."""
+    n_inducing, n_latent = len(model.inducing), model.likelihood.n_latent
+    model.active_prediction.check(n_inducing)
+    check_columns(model.covariance, n_columns)
+    return (
+        model.inducing.shape == (n_inducing, n_columns)
+        and model.variational.mean.shape == (n_inducing, n_latent)
+        and (model.landmarks is None or model.landmarks.mean.shape[1] == n_latent)
+    )

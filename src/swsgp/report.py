@@ -12,6 +12,7 @@ from swsgp import __version__
 from swsgp.data.tables import as_arrow
 from swsgp.evaluation import LINEAR, MODEL, ClassEvaluation, Evaluation, RegressionEvaluation
 from swsgp.fitted import Fitted
+from swsgp.gp.model import SparseGP
 from swsgp.plots import (
     MOST_CURVES,
     MOST_POINTS,
@@ -55,16 +56,21 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
     record, names = fitted.record, fitted.encoding.names
     settings = record["settings"]
     model = fitted.model
-    n_inducing, n_columns = model.inducing.shape
-    sections = {
-        "Model": {
-            "kernel": settings["kernel"],
-            "likelihood": type(model.likelihood).__name__,
-            "inducing points": f"{n_inducing:,}",
+    parts = {}
+    if isinstance(model, SparseGP):
+        parts = {
+            "inducing points": f"{len(model.inducing):,}",
             "active for a row": str(model.active_prediction),
             "landmarks, active for every row": f"{settings['n_landmarks']:,}",
             "form of S": settings["covariance"],
             "KL scale": f"{settings['kl_scale']:g}",
+        }
+    sections = {
+        "Model": {
+            "kind": settings["model"],
+            "kernel": settings["kernel"],
+            "likelihood": type(model.likelihood).__name__,
+            **parts,
             "precision of training": settings["precision"],
             "chosen by the data": ", ".join(record["chosen"]) or "nothing",
         },
@@ -73,7 +79,7 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
             "rows held out": f"{settings['n_held_out']:,}",
             "target": record["target"] or "not named",
             "input columns": f"{len(names):,}",
-            "columns of numbers": f"{n_columns:,}",
+            "columns of numbers": f"{len(fitted.spread):,}",
             "missing values": settings["missing"],
         },
         "Sizes and timings": {

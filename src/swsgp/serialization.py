@@ -23,6 +23,9 @@ FORMAT = 1
 _KEY = "swsgp"
 # Found by name when needed, so that a look into a file does not bring in JAX.
 _HOMES = {
+    "swsgp.baselines.deep_features": ("DeepFeatures", "Layer"),
+    "swsgp.baselines.exact": ("FullGP", "Prior"),
+    "swsgp.baselines.local_gps": ("LocalGPs",),
     "swsgp.data.scaling": ("Scaling",),
     "swsgp.data.tables": ("Encoding",),
     "swsgp.fitted": ("Fitted",),

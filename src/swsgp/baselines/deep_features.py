@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from swsgp.arrays import in_precision, inputs_for, pair_for
+from swsgp.arrays import in_precision, inputs_for, pair_for, power_of_two_below
 from swsgp.baselines.predictive import in_chunks
 from swsgp.data.batches import RowStream
 from swsgp.errors import NumericalError, SettingError
@@ -88,7 +88,11 @@ class DeepFeatures(eqx.Module):
         draws = _fixed_draws(self).astype(precision)
         n_rows = max(1, _MAX_NUMBERS // (len(draws) * len(first.mean)))
         with precision_scope(precision):
-            return in_chunks(lambda chunk: _latent(self, chunk, draws), x, 1 << (n_rows.bit_length() - 1), axis=1)
+            return in_chunks(lambda chunk: _latent(self, chunk, draws), x, power_of_two_below(n_rows), axis=1)
+
+    def sensitivity(self) -> np.ndarray:
+        """How fast the first layer varies along each column."""
+        return np.exp(np.asarray(self.layers[0].log_variance - 2.0 * self.layers[0].log_lengthscale, dtype=np.float64))
 
 
 def outputs(

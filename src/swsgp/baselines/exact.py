@@ -17,12 +17,12 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 
-from swsgp.arrays import inputs_for, pair_for
+from swsgp.arrays import inputs_for, pair_for, power_of_two_below
 from swsgp.baselines.predictive import in_chunks
 from swsgp.errors import NumericalError, SettingError
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.stopping import Clock, Report
-from swsgp.gp.covariances import Covariance, Matern52, check_columns
+from swsgp.gp.covariances import Covariance, Matern52, check_columns, sensitivity
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.gp.model import with_precision
 from swsgp.ops.compiled import jit
@@ -81,7 +81,7 @@ class FullGP(eqx.Module):
         n_rows = max(1, _MAX_NUMBERS // len(self.x))
         with precision_scope("float64"):
             return in_chunks(
-                lambda chunk: _latent(self.prior, self.x, self._conditioned, chunk), x, 1 << (n_rows.bit_length() - 1)
+                lambda chunk: _latent(self.prior, self.x, self._conditioned, chunk), x, power_of_two_below(n_rows)
             )
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,6 +90,10 @@ class FullGP(eqx.Module):
         with precision_scope("float64"):
             mean, cov = _joint(self.prior, self.x, self._conditioned, x)
             return np.asarray(mean), np.asarray(cov)
+
+    def sensitivity(self) -> np.ndarray:
+        """How fast the function varies along each column."""
+        return sensitivity(self.prior.covariance, self.x.shape[1])
 
     def log_marginal_likelihood(self) -> float:
         """log p(y) of the training rows."""

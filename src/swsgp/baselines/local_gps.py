@@ -15,14 +15,14 @@ import numpy as np
 import optax
 from threadpoolctl import threadpool_limits
 
-from swsgp.arrays import inputs_for, pair_for
+from swsgp.arrays import inputs_for, pair_for, power_of_two_below
 from swsgp.baselines.exact import Prior, starting_prior
 from swsgp.baselines.predictive import in_chunks
 from swsgp.errors import NumericalError, SettingError
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
 from swsgp.fit.stopping import Clock, Report
-from swsgp.gp.covariances import Covariance
+from swsgp.gp.covariances import Covariance, sensitivity
 from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.ops.compiled import jit
@@ -67,7 +67,14 @@ class LocalGPs(eqx.Module):
                 near = np.asarray(self.members)[expert] if self.kind == "inductive" else to_row(points, n_points)
                 return _latent(self.priors, expert, rows[near], values[near], points)
 
-            return in_chunks(compute, x, 1 << max(0, (_MAX_NUMBERS // n_points**2).bit_length() - 1))
+            return in_chunks(compute, x, power_of_two_below(max(1, _MAX_NUMBERS // n_points**2)))
+
+    def sensitivity(self) -> np.ndarray:
+        """How fast the function varies along each column, on average over the experts."""
+        covariances = [
+            jax.tree.map(lambda leaf, i=i: leaf[i], self.priors).covariance for i in range(len(self.centres))
+        ]
+        return np.mean([sensitivity(covariance, self.x.shape[1]) for covariance in covariances], axis=0)
 
 
 def fit_local_gps(

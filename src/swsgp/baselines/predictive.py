@@ -6,6 +6,7 @@ follow from these three: `moments(model.likelihood, *model.latent(x))`.
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,67 @@ _HALVINGS = 60
 
 # Moments of the latent functions at each row: one pair, or one for each component of a mixture.
 Latent = Float[np.ndarray, "N Q"] | Float[np.ndarray, "S N Q"]
+# The ends of a 95% interval.
+_ENDS = np.array([0.025, 0.975])
+
+
+@runtime_checkable
+class Baseline(Protocol):
+    """A fitted baseline."""
+
+    @property
+    def likelihood(self) -> Likelihood: ...
+
+    def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latent functions at each row."""
+
+    def sensitivity(self) -> np.ndarray:
+        """How fast the function varies along each column."""
+
+
+class BaselinePredictor:
+    """A fitted baseline with the methods of `swsgp.Predictor`."""
+
+    def __init__(self, model: Baseline):
+        self.model = model
+
+    def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return moments(self.model.likelihood, *self.model.latent(x))
+
+    @property
+    def noise(self) -> float:
+        """Variance of a new observation where the latent function is known to be 0."""
+        return float(moments(self.model.likelihood, np.zeros((1, 1)), np.zeros((1, 1)))[1][0])
+
+    def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
+        return quantiles(self.model.likelihood, *self.model.latent(x), levels)
+
+    def probabilities(self, x: np.ndarray) -> np.ndarray:
+        return probabilities(self.model.likelihood, *self.model.latent(x))
+
+    def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return log_density(self.model.likelihood, *self.model.latent(x), y)
+
+    def assess_numbers(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Mean, variance, ends of 95% intervals, position from 0 to 1, and log density of observations."""
+        likelihood, latent = self.model.likelihood, self.model.latent(x)
+        lower, upper = quantiles(likelihood, *latent, _ENDS).T
+        with precision_scope("float64"):
+            position = np.asarray(_position(likelihood, *_components(*latent), y.astype(np.float64)))
+        return *moments(likelihood, *latent), lower, upper, position, log_density(likelihood, *latent, y)
+
+    def assess_classes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Class probabilities, and the log-probability of the true class."""
+        likelihood, latent = self.model.likelihood, self.model.latent(x)
+        return probabilities(likelihood, *latent), log_density(likelihood, *latent, y)
+
+    def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (len(x), 1) and covariance (1, len(x), len(x)) of f over all points together."""
+        joint = getattr(self.model, "joint", None)
+        if joint is None:
+            raise SettingError(f"{type(self.model).__name__} has no joint covariance; a full GP has one.")
+        mean, cov = joint(x)
+        return mean, cov
 
 
 def moments(likelihood: Likelihood, mean: Latent, variance: Latent) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +172,13 @@ def _quantile(
         return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
 
     return jax.lax.fori_loop(0, _HALVINGS, halved, (jnp.min(own, axis=0), jnp.max(own, axis=0)))[1]
+
+
+@jit
+def _position(
+    likelihood: Regression, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"], y: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    return jnp.mean(jax.vmap(jax.vmap(likelihood.cdf), in_axes=(None, 0, 0))(y, mean, variance), axis=0)
 
 
 @jit

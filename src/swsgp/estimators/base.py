@@ -18,13 +18,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_complete, is_missing, name_of, numbers
 from swsgp.errors import DataError, SettingError
-from swsgp.estimators.training import climb, climb_on, solve, solve_on
+from swsgp.estimators.training import Outcome, climb, climb_on, fit_other_system, solve, solve_on
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
-from swsgp.fit.defaults import choose
-from swsgp.fit.loop import Trained
+from swsgp.fit.defaults import OTHER_SYSTEMS, choose
 from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fitted import Fitted
+from swsgp.gp.active import PerPoint
 from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import create
 from swsgp.serialization import to_bytes, versions
@@ -42,6 +42,7 @@ class SWSGPBase(BaseEstimator):
 
     def __init__(
         self,
+        model: Any = "swsgp",
         n_inducing: Any = "auto",
         n_neighbors: Any = "auto",
         n_landmarks: Any = "auto",
@@ -63,6 +64,7 @@ class SWSGPBase(BaseEstimator):
         random_state: Any = 0,
         verbose: Any = False,
     ):
+        self.model = model
         self.n_inducing = n_inducing
         self.n_neighbors = n_neighbors
         self.n_landmarks = n_landmarks
@@ -127,15 +129,15 @@ class SWSGPBase(BaseEstimator):
         fitted = self.fitted_
         if classes is not None and set(classes) != set(fitted.labels if fitted.labels is not None else ()):
             raise SettingError("classes must be those of the first call; fit a new model for other ones.")
+        if fitted.record["settings"]["model"] in OTHER_SYSTEMS:
+            raise SettingError(f"model={self.model!r} cannot learn more rows; fit a new one on all rows.")
         x, y = self._labelled(*self._without_holes(X, y))
         x, y = fitted.inputs.apply(x), fitted.scaled(y)
         n_rows = fitted.record["rows"] + len(x)
         if fitted.record["settings"]["solves"]:
             sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
-            fitted, trained = solve_on(fitted, x, y, asdict(sizes))
-        else:
-            trained = climb_on(fitted, x, y, self.max_steps, bool(self.verbose))
-        return self._take(fitted, trained, n_rows)
+            return self._take(solve_on(fitted, x, y, asdict(sizes)), n_rows)
+        return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
 
     def _without_holes(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Rows for training, without those that miss a value if that was asked for."""
@@ -171,18 +173,28 @@ class SWSGPBase(BaseEstimator):
             target.check_reach(y, ["the target"])
         scaled = inputs.apply(x)
         kernel = self.kernel
-        if isinstance(kernel, str) and kernel == "auto":
-            kernel = "matern" if chosen.solves else "matern52"
+        is_auto = isinstance(kernel, str) and kernel == "auto"
+        if self.model == "dgp-rbf" and not is_auto:
+            raise SettingError("model='dgp-rbf' has a kernel of its own; leave kernel out.")
+        if is_auto:
+            kernel = "rbf" if self.model == "dgp-rbf" else "matern" if chosen.solves else "matern52"
+        is_other = self.model in OTHER_SYSTEMS
+        # Exact inference takes all digits.
+        precision = "float64" if is_other and self.model != "dgp-rbf" else self.precision
+        # The paper's SVGP-M-H.
+        predicts_from_nearest = self.model == "svgp" and self.n_neighbors != "auto"
         model = create(
             scaled,
             kernel_named(kernel, scaled.shape[1]),
             likelihood,
-            active_named(self.active, chosen.n_inducing, chosen.n_neighbors),
-            n_inducing=chosen.n_inducing,
+            active_named(chosen.active, chosen.n_inducing, chosen.n_neighbors),
+            active_prediction=PerPoint(chosen.n_neighbors) if predicts_from_nearest else None,
+            # Another system takes from this model its covariance and likelihood only.
+            n_inducing=1 if is_other else chosen.n_inducing,
             covariance_form=chosen.covariance,
-            placement="kmeans" if chosen.n_inducing <= _MAX_CENTRES and not chosen.solves else "subset",
+            placement="subset" if chosen.n_inducing > _MAX_CENTRES or chosen.solves or is_other else "kmeans",
             offset=starting_offset(likelihood, y),
-            precision=self.precision,
+            precision=precision,
             seed=seed,
         )
         yardsticks = (
@@ -192,8 +204,10 @@ class SWSGPBase(BaseEstimator):
         )
         plain = {name: value for name, value in asked.items() if name not in ("kernel", "random_state")}
         record = {
-            "settings": {**plain, "kernel": str(kernel), **asdict(chosen), "seed": seed},
-            "chosen": [name for name in asdict(chosen) if asked.get(name, "auto") == "auto"],
+            "settings": {**plain, "kernel": str(kernel), "precision": precision, **asdict(chosen), "seed": seed},
+            "chosen": [
+                name for name in OTHER_SYSTEMS.get(self.model, asdict(chosen)) if asked.get(name, "auto") == "auto"
+            ],
             "target": name_of(y_given),
             "rows": len(x),
         }
@@ -205,28 +219,30 @@ class SWSGPBase(BaseEstimator):
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
-        if chosen["solves"]:
-            start, trained = solve(start, x, y, checkpoint, resume, bool(self.verbose))
+        if chosen["model"] in OTHER_SYSTEMS:
+            done = fit_other_system(start, x, y, bool(self.verbose))
+        elif chosen["solves"]:
+            done = solve(start, x, y, checkpoint, resume, bool(self.verbose))
         else:
-            trained = climb(start, x, y, checkpoint, resume, bool(self.verbose))
-        return self._take(start, trained, len(x))
+            done = climb(start, x, y, checkpoint, resume, bool(self.verbose))
+        return self._take(done, len(x))
 
-    def _take(self: S, before: Fitted, trained: Trained, n_rows: int) -> S:
+    def _take(self: S, done: Outcome, n_rows: int) -> S:
         """Keep a trained model, and how it came about; an interruption goes on from here."""
-        shift = np.log(before.unit)
-        history = [[r.step, round(r.seconds, 3), r.bound - shift, _plain(r.score, shift)] for r in trained.history]
-        record = before.record | {
+        shift = np.log(done.fitted.unit)
+        history = [[r.step, round(r.seconds, 3), r.bound - shift, _plain(r.score, shift)] for r in done.history]
+        record = done.fitted.record | {
             "rows": n_rows,
-            "steps": trained.steps,
-            "seconds": trained.seconds,
-            "ended_by": trained.reason,
+            "steps": done.steps,
+            "seconds": done.seconds,
+            "ended_by": done.reason,
             "history": _thinned(history),
             "versions": versions(),
         }
-        fitted = replace(before, model=trained.model, record=record)
+        fitted = replace(done.fitted, record=record)
         record["relevance"] = dict(zip(fitted.encoding.names, fitted.relevance.tolist(), strict=True))
         self.keep(fitted)
-        if trained.reason == "interrupted":
+        if done.reason == "interrupted":
             raise KeyboardInterrupt
         return self
 

@@ -23,6 +23,11 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
 
     Parameters
     ----------
+    model : str
+        "swsgp", or a system to compare with: "svgp" (all inducing points active, a full S; predicts from the
+        `n_neighbors` nearest if these are given), "swsgp-u" (one active set for a mini-batch), "full-gp" (exact, up to
+        12,000 rows), "inductive-gps" and "transductive-gps" (64 local GPs of 100 rows each, or `n_inducing` of
+        `n_neighbors`), "dgp-rbf" (a deep GP by random features).
     n_inducing, n_neighbors : int or "auto"
         M, the number of inducing points, and H, how many of them are active for a row.
     n_landmarks : int or "auto"

@@ -1,18 +1,23 @@
-"""How an estimator's model is trained, by the choices in its record: solved for, or by stochastic gradients."""
+"""How an estimator's model is trained, by the choices in its record: solved for, by stochastic gradients, or else."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from swsgp.baselines.deep_features import fit_deep_features
+from swsgp.baselines.exact import fit_full_gp
+from swsgp.baselines.local_gps import fit_local_gps
+from swsgp.baselines.predictive import Baseline
 from swsgp.data.batches import split_held_out
 from swsgp.errors import NumericalError, SettingError
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.settings import Settings
 from swsgp.fit.solved import KL_FACTORS, KL_FACTORS_BESIDE_LANDMARKS, Form, solved, train_by_solving
-from swsgp.fit.stopping import Clock
+from swsgp.fit.stopping import Clock, Reason, Report
 from swsgp.fitted import Fitted
+from swsgp.gp.likelihoods import Gaussian
 
 # The KL scale as a multiple of M / H where no rows are held out to choose it, for numbers and for classes.
 _KL_FACTOR = {True: 0.5, False: 0.2}
@@ -22,7 +27,18 @@ _MAX_KEPT = 50_000_000
 _MORE_STEPS = 1000
 
 
-def climb(start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool, progress: bool) -> Trained:
+@dataclass(frozen=True)
+class Outcome:
+    """A model that was trained, and how it went."""
+
+    fitted: Fitted
+    history: tuple[Report, ...]
+    reason: Reason
+    steps: int
+    seconds: float
+
+
+def climb(start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool, progress: bool) -> Outcome:
     """Train by stochastic gradients."""
     chosen = start.record["settings"]
     rows, held = np.arange(len(x)), None
@@ -36,13 +52,13 @@ def climb(start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: 
         kl_scale=chosen["kl_scale"],
         evaluate_every=max(1, chosen["max_steps"] // 20),
     )
-    trained = train(start.model, x[rows], y[rows], settings, held_out=held, checkpoint=checkpoint, resume=resume)
+    trained = train(start.sparse, x[rows], y[rows], settings, held_out=held, checkpoint=checkpoint, resume=resume)
     if trained.reason == "not finite" and trained.steps == 0:
         raise NumericalError("training came to no finite number; look for extreme values, or use precision='float64'.")
-    return trained
+    return _outcome(start, trained)
 
 
-def climb_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, max_steps: Any, progress: bool) -> Trained:
+def climb_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, max_steps: Any, progress: bool) -> Outcome:
     """Go on with new rows by stochastic gradients, which move q(u) where these lie."""
     chosen = fitted.record["settings"]
     settings = replace(
@@ -51,16 +67,16 @@ def climb_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, max_steps: Any, progr
         kl_scale=chosen["kl_scale"],
         learn_hyperparameters=False,
     )
-    return train(fitted.model, x, y, settings, n_data=fitted.record["rows"] + len(x))
+    return _outcome(fitted, train(fitted.sparse, x, y, settings, n_data=fitted.record["rows"] + len(x)))
 
 
 def solve(
     start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: str | Path | None, resume: bool, progress: bool
-) -> tuple[Fitted, Trained]:
+) -> Outcome:
     """Learn hyper-parameters from neighbours and solve for q(u); also says what held-out rows chose."""
     chosen = start.record["settings"]
     found = train_by_solving(
-        start.model,
+        start.sparse,
         x,
         y,
         _settings(chosen, progress),
@@ -78,10 +94,10 @@ def solve(
         }
         for form, score in found.tried.items()
     ]
-    return _with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained
+    return _outcome(_with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained)
 
 
-def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]) -> tuple[Fitted, Trained]:
+def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]) -> Outcome:
     """Solve for q(u) once more, with new rows beside all that were seen before."""
     clock = Clock()
     if fitted.rows is None:
@@ -95,8 +111,43 @@ def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]
     of = chosen if "kl_scale" in fitted.record["chosen"] else sizes
     kl_factor = chosen["kl_scale"] * of["n_neighbors"] / of["n_inducing"]
     form = Form(sizes["n_inducing"], sizes["n_neighbors"], chosen["n_landmarks"], kl_factor)
-    model = solved(fitted.model, x, y, form, fitted.model.precision, chosen["seed"])
-    return _with_form(fitted, form, x, y, {}), Trained(model, (), "steps", fitted.record["steps"], clock.seconds)
+    model = solved(fitted.sparse, x, y, form, fitted.sparse.precision, chosen["seed"])
+    fitted = replace(_with_form(fitted, form, x, y, {}), model=model)
+    return Outcome(fitted, (), "steps", fitted.record["steps"], clock.seconds)
+
+
+def fit_other_system(start: Fitted, x: np.ndarray, y: np.ndarray, progress: bool) -> Outcome:
+    """Train a system that the paper compares with; of the model at the start its covariance and likelihood count."""
+    clock, chosen = Clock(), start.record["settings"]
+    kind, covariance, likelihood = chosen["model"], start.sparse.covariance, start.sparse.likelihood
+    shared: dict[str, Any] = {"seed": chosen["seed"], "progress": progress}
+    model: Baseline
+    if kind == "dgp-rbf":
+        names = ("batch_size", "learning_rate", "precision")
+        more = {name: chosen[name] for name in names}
+        model = fit_deep_features(x, y, likelihood, steps=chosen["max_steps"], **more, **shared)
+    elif not isinstance(likelihood, Gaussian):
+        raise SettingError(f"model={kind!r} learns numbers with Gaussian noise; use swsgp, swsgp-u, svgp or dgp-rbf.")
+    elif kind == "full-gp":
+        model = fit_full_gp(x, y, covariance=covariance, max_steps=chosen["max_steps"], **shared)
+    else:
+        model = fit_local_gps(
+            x,
+            y,
+            kind=kind.removesuffix("-gps"),
+            covariance=covariance,
+            n_experts=chosen["n_inducing"],
+            n_points=chosen["n_neighbors"],
+            steps=chosen["max_steps"],
+            learning_rate=chosen["learning_rate"],
+            **shared,
+        )
+    return Outcome(replace(start, model=model), (), "steps", chosen["max_steps"], clock.seconds)
+
+
+def _outcome(fitted: Fitted, trained: Trained) -> Outcome:
+    fitted = replace(fitted, model=trained.model)
+    return Outcome(fitted, trained.history, trained.reason, trained.steps, trained.seconds)
 
 
 def _settings(chosen: dict[str, Any], progress: bool) -> Settings:
@@ -135,6 +186,6 @@ def _with_form(fitted: Fitted, form: Form, x: np.ndarray, y: np.ndarray, more: d
         "n_landmarks": form.n_landmarks,
         "kl_scale": form.kl_scale,
     }
-    precision = fitted.model.precision
+    precision = fitted.sparse.precision
     rows = (x.astype(precision), y.astype(precision)) if x.size <= _MAX_KEPT else None
     return replace(fitted, rows=rows, record=fitted.record | {"settings": settings} | more)

@@ -22,6 +22,14 @@ _MAX_JUDGES = 2_000
 _MANY_ROWS = 20_000
 _MAX_FEATURES = 1 << 25
 _MIN_LANDMARKS = 32
+# What is used in training the other systems, beside the kernel, the likelihood and what prepares the table.
+OTHER_SYSTEMS = {
+    "full-gp": ("max_steps",),
+    "inductive-gps": ("n_inducing", "n_neighbors", "learning_rate", "max_steps"),
+    "transductive-gps": ("n_inducing", "n_neighbors", "learning_rate", "max_steps"),
+    "dgp-rbf": ("batch_size", "learning_rate", "max_steps"),
+}
+MODELS = ("swsgp", "swsgp-u", "svgp", *OTHER_SYSTEMS)
 # The most inducing points where one costs more: with all active, with a full S, or when they move.
 _MAX_ALL, _MAX_FULL, _MAX_LEARNED = 256, 512, 1024
 
@@ -33,6 +41,7 @@ class Choices:
     `kl_scale` is None where held-out rows will choose it, and `n_landmarks` is then how many they may choose.
     """
 
+    active: str
     solves: bool
     covariance: str
     learn_inducing: bool
@@ -48,6 +57,19 @@ class Choices:
 
 def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choices:
     """Fill in what is "auto" among the parameters of an estimator, by rules that follow from the number of rows."""
+    match asked["model"]:
+        case "swsgp":
+            pass
+        case "swsgp-u":
+            asked = asked | {"active": _only(asked, "union")}
+        case "svgp":
+            full = {"covariance": "full"} if asked["covariance"] == AUTO else {}
+            moves = {"learn_inducing": True} if asked["learn_inducing"] == AUTO else {}
+            asked = asked | {"active": _only(asked, "all")} | full | moves
+        case str(model) if model in OTHER_SYSTEMS:
+            return _other_system(n_rows, asked)
+        case model:
+            raise SettingError(f"model must be one of {', '.join(MODELS)}, got {model!r}.")
     is_local = asked["active"] == "per-point" and asked["covariance"] in (AUTO, "diag")
     match asked["preset"]:
         case "default" if is_local and not _flag(asked, "learn_inducing", False):
@@ -72,6 +94,7 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
             f"n_landmarks must be at most the number of rows, {n_rows}, got {asked['n_landmarks']}; lower it."
         )
     return Choices(
+        active=asked["active"],
         solves=True,
         covariance="diag",
         learn_inducing=False,
@@ -88,6 +111,43 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
     )
 
 
+def _other_system(n_rows: int, asked: dict[str, Any]) -> Choices:
+    """As the paper has them: 64 local GPs of 100 rows each; the steps are our own."""
+    model = asked["model"]
+    used = OTHER_SYSTEMS[model]
+    for name in ("n_inducing", "n_neighbors", "batch_size", "learning_rate", "n_landmarks", "covariance", "kl_scale"):
+        if name not in used and asked[name] != AUTO:
+            raise SettingError(f"{name} is of no use for model={model!r}; leave it out.")
+    for name, plain in (("active", "per-point"), ("preset", "default"), ("time_budget", None)):
+        if asked[name] != plain:
+            raise SettingError(f"{name} is of no use for model={model!r}; leave it out.")
+    is_deep = model == "dgp-rbf"
+    return Choices(
+        active="all",
+        solves=False,
+        covariance="full",
+        learn_inducing=False,
+        n_inducing=_number(asked, "n_inducing", Integral, lambda: min(64, n_rows)),
+        n_neighbors=_number(asked, "n_neighbors", Integral, lambda: min(100, n_rows)),
+        n_landmarks=0,
+        kl_scale=1.0,
+        batch_size=_number(asked, "batch_size", Integral, lambda: min(200, n_rows)),
+        learning_rate=_number(asked, "learning_rate", Real, lambda: 0.01 if is_deep else 0.05),
+        max_steps=_number(
+            asked, "max_steps", Integral, lambda: 10_000 if is_deep else 100 if model == "full-gp" else 300
+        ),
+        n_held_out=0,
+    )
+
+
+def _only(asked: dict[str, Any], active: str) -> str:
+    if asked["active"] not in ("per-point", active):
+        raise SettingError(
+            f"model={asked['model']!r} has active={active!r}, got active={asked['active']!r}; leave one of them out."
+        )
+    return active
+
+
 def _auto_landmarks(n_train: int, is_gaussian: bool) -> int:
     """Their features are held for all rows at once, and their products cost a row the square of their number."""
     most = 512 if is_gaussian and n_train <= _MANY_ROWS else min(256, _MAX_FEATURES // n_train)
@@ -100,6 +160,7 @@ def _paper(n_rows: int, asked: dict[str, Any]) -> Choices:
     _check_no_landmarks(asked)
     n_inducing = _number(asked, "n_inducing", Integral, lambda: min(128, n_rows))
     return Choices(
+        active=asked["active"],
         solves=False,
         covariance="full" if asked["covariance"] == AUTO else asked["covariance"],
         learn_inducing=_flag(asked, "learn_inducing", True),
@@ -129,6 +190,7 @@ def _climbing(n_rows: int, asked: dict[str, Any]) -> Choices:
     n_neighbors = _number(asked, "n_neighbors", Integral, lambda: min(16, n_inducing))
     local = asked["active"] == "per-point"
     return Choices(
+        active=asked["active"],
         solves=False,
         covariance="diag" if asked["covariance"] == AUTO else asked["covariance"],
         learn_inducing=_flag(asked, "learn_inducing", False),

@@ -1,0 +1,113 @@
+"""The systems that the paper compares with, as estimators."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from houses import frame
+
+from swsgp import SWSGPClassifier, SWSGPRegressor, load
+from swsgp.baselines.exact import fit_full_gp
+from swsgp.data.tables import as_arrow
+from swsgp.errors import DataError, SettingError
+from swsgp.gp.active import All, PerPoint, Union
+
+TRAIN, TEST = frame(300), frame(100, seed=1)
+LOCAL = {"n_inducing": 8, "n_neighbors": 60, "max_steps": 50}
+OPTIONS = {
+    "swsgp-u": {"n_inducing": 64, "max_steps": 1000, "learning_rate": 0.02},
+    "svgp": {"n_inducing": 64, "max_steps": 1000, "learning_rate": 0.02},
+    "full-gp": {"max_steps": 20},
+    "inductive-gps": LOCAL,
+    "transductive-gps": LOCAL,
+    "dgp-rbf": {"max_steps": 2000},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_each_learns_predicts_scores_and_comes_back_from_its_file(kind, tmp_path):
+    model = SWSGPRegressor(model=kind, **OPTIONS[kind]).fit(*TRAIN)
+    assert model.score(*TEST) > 0.7
+    mean, std = model.predict(TEST[0], return_std=True)
+    lower, upper = model.predict_interval(TEST[0])
+    assert (lower < mean).all()
+    assert (mean < upper).all()
+    evaluation = model.evaluate(*TEST)
+    assert evaluation.scores["swsgp"]["nll"] == pytest.approx(-model.log_score(*TEST), rel=1e-6)
+    assert evaluation.scores["swsgp"]["coverage"] == pytest.approx(np.mean((lower < TEST[1]) & (TEST[1] < upper)))
+    assert evaluation.scores["swsgp"]["nll"] < evaluation.scores["constant"]["nll"]
+    assert model.relevance_.sum() == pytest.approx(1.0)
+    assert "<html" in model.report(*TEST)
+    model.save(tmp_path / "m.swsgp")
+    again, std_again = load(tmp_path / "m.swsgp").predict(TEST[0], return_std=True)
+    np.testing.assert_array_equal(again, mean)
+    np.testing.assert_array_equal(std_again, std)
+
+
+def test_a_full_gp_is_that_of_the_scaled_table_and_has_joint_predictions():
+    model = SWSGPRegressor(model="full-gp", max_steps=20).fit(*TRAIN)
+    fitted = model.fitted_
+    x, x_test = (fitted.inputs.apply(fitted.encoding.apply(as_arrow(part[0]))) for part in (TRAIN, TEST))
+    by_hand = fit_full_gp(x, fitted.scaled(TRAIN[1].to_numpy()), max_steps=20)
+    mean, cov = model.predict_joint(TEST[0])
+    np.testing.assert_allclose(mean, fitted.target.undo(by_hand.latent(x_test)[0][:, 0]), rtol=1e-6)
+    _, std = model.predict(TEST[0], return_std=True)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(cov)), std, rtol=1e-6)
+    assert model.sample_y(TEST[0], 3).shape == (100, 3)
+
+
+def test_an_svgp_has_all_points_active_and_predicts_from_the_nearest_if_asked_to():
+    options = {"n_inducing": 32, "max_steps": 20}
+    model = SWSGPRegressor(model="svgp", **options).fit(*TRAIN)
+    assert isinstance(model.fitted_.model.active, All)
+    assert isinstance(model.fitted_.model.active_prediction, All)
+    assert (model.settings_["covariance"], model.settings_["learn_inducing"]) == ("full", True)
+    near = SWSGPRegressor(model="svgp", n_neighbors=4, **options).fit(*TRAIN)
+    assert near.fitted_.model.active_prediction == PerPoint(4)
+    assert isinstance(near.fitted_.model.active, All)
+    assert isinstance(SWSGPRegressor(model="swsgp-u", **options).fit(*TRAIN).fitted_.model.active, Union)
+
+
+@pytest.mark.parametrize("kind", ["svgp", "dgp-rbf"])
+def test_classes_are_learned_where_they_can_be(kind):
+    X, y = TRAIN
+    options = OPTIONS[kind]
+    model = SWSGPClassifier(model=kind, **options).fit(X, np.where(y > 2400, "dear", "cheap"))
+    assert model.score(TEST[0], np.where(TEST[1] > 2400, "dear", "cheap")) > 0.85
+    np.testing.assert_allclose(model.predict_proba(TEST[0]).sum(axis=1), 1.0)
+
+
+def test_what_a_system_cannot_do_is_said():
+    X, y = TRAIN
+    with pytest.raises(SettingError, match="model must be one of swsgp, swsgp-u, svgp, full-gp"):
+        SWSGPRegressor(model="svm").fit(X, y)
+    with pytest.raises(SettingError, match="n_inducing is of no use for model='full-gp'"):
+        SWSGPRegressor(model="full-gp", n_inducing=5).fit(X, y)
+    with pytest.raises(SettingError, match="time_budget is of no use for model='dgp-rbf'"):
+        SWSGPRegressor(model="dgp-rbf", time_budget=5).fit(X, y)
+    with pytest.raises(SettingError, match="kernel of its own"):
+        SWSGPRegressor(model="dgp-rbf", kernel="matern52").fit(X, y)
+    with pytest.raises(SettingError, match="model='svgp' has active='all', got active='union'"):
+        SWSGPRegressor(model="svgp", active="union").fit(X, y)
+    with pytest.raises(SettingError, match="model='full-gp' learns numbers with Gaussian noise"):
+        SWSGPClassifier(model="full-gp").fit(X, y > 2400)
+    with pytest.raises(SettingError, match="model='full-gp' learns numbers with Gaussian noise"):
+        SWSGPRegressor(model="full-gp", likelihood="student-t").fit(X, y)
+    with pytest.raises(SettingError, match="takes at most 12000 rows, got 12001"):
+        SWSGPRegressor(model="full-gp").fit(np.zeros((12_001, 2)), np.arange(12_001.0))
+    local = SWSGPRegressor(model="inductive-gps", n_inducing=2, n_neighbors=10, max_steps=1).fit(X, y)
+    with pytest.raises(SettingError, match="LocalGPs has no joint covariance"):
+        local.predict_joint(X)
+    with pytest.raises(SettingError, match="cannot do this"):
+        local.sample_functions()
+    with pytest.raises(SettingError, match="cannot learn more rows"):
+        local.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("kind", ["full-gp", "inductive-gps", "dgp-rbf"])
+def test_bad_tables_are_refused_with_the_same_words(kind):
+    X, y = TRAIN
+    model = SWSGPRegressor(model=kind)
+    with pytest.raises(DataError, match=r"missing .NaN. in column 'size'"):
+        model.fit(X.assign(size=np.where(np.arange(300) == 3, np.nan, X["size"])), y)
+    with pytest.raises(DataError, match="text"):
+        model.fit(X, pd.Series(["a"] * 300))
