@@ -151,8 +151,8 @@ def fit_full_gp(
     x, y = pair_for(x, y, np.shape(x)[-1], "float64")
     if len(x) > max_rows:
         raise SettingError(
-            f"a full GP takes at most {max_rows} rows, got {len(x)}; give a random subset of the rows, raise max_rows "
-            f"if {8e-9 * 3 * len(x) ** 2:.0f} GB of memory are free, or use SWSGPRegressor, which takes any number."
+            f"a full GP takes at most {max_rows} rows, got {len(x)}; give a random subset of the rows, or use "
+            "model='swsgp', which takes any number."
         )
     rows = np.arange(len(x))
     if len(x) > n_learning:
