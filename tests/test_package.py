@@ -41,10 +41,11 @@ ALLOWED = {
         "fitted",
         "evaluation",
     }
-    | {"report", "yardsticks"},
+    | {"report", "shapes", "yardsticks"},
+    "experiments": {"errors", "data", "gp", "fit", "baselines", "files", "metrics", "plots", "serialization"},
     "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
     "streams": {"errors", "data", "estimators"},
-    "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", ""},
+    "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", "experiments", "fit", ""},
     "": set(),
 }
 

@@ -196,13 +196,15 @@ def fit(
     from swsgp.data.table_files import read_table
     from swsgp.estimators.classifier import SWSGPClassifier
     from swsgp.estimators.regressor import SWSGPRegressor
+    from swsgp.fit.defaults import OTHER_SYSTEMS
     from swsgp.streams import input_names, is_classification
 
     _check_output(out, table)
     checkpoint = out.with_name(out.name + ".checkpoint")
+    has_checkpoints = model_kind not in OTHER_SYSTEMS
     if checkpoint.exists() and not resume:
         raise SettingError(f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it.")
-    if resume and not checkpoint.exists():
+    if has_checkpoints and resume and not checkpoint.exists():
         _say(f"there is no {checkpoint}; training starts anew.")
     rows = read_table(table, [*input_names(table, target, include or [], exclude or []), target])
     observed, inputs = rows.select([target]), rows.drop_columns([target])
@@ -237,10 +239,11 @@ def fit(
         _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
     interrupted = False
     try:
-        model.fit(inputs, observed, checkpoint=checkpoint, resume=resume)
+        model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
-            _say(f"interrupted before there was a model; {checkpoint} goes on with --resume, if it is there.")
+            way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""
+            _say(f"interrupted before there was a model{way_on}.")
             _leave(INTERRUPTED)
         interrupted = True
     model.save(out)
@@ -249,7 +252,8 @@ def fit(
     if interrupted:
         _say(f"interrupted at step {summary['steps']}; the model so far is in {out}, and --resume goes on.")
         _leave(INTERRUPTED)
-    checkpoint.unlink(missing_ok=True)
+    if has_checkpoints:
+        checkpoint.unlink(missing_ok=True)
 
 
 @app.command()
@@ -341,6 +345,39 @@ def report(
         typer.echo(json_format.dumps({"report": str(out)}))
     else:
         _say(f"wrote {out}.")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment of the paper, or all.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="The paper's settings, or a part of them in minutes.")
+    ] = False,
+    data: Annotated[Path | None, typer.Option(help="The folder with the data sets; SWSGP_DATA if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for results, tables and figures.")] = Path("reproduction"),
+    list_: Annotated[bool, typer.Option("--list", help="Show the experiments.")] = False,
+) -> None:
+    """Rerun a figure or a table of the paper, and set ours beside the paper's numbers.
+
+        swsgp reproduce --list
+
+        swsgp reproduce local-gps --quick --data folder
+
+    Interrupted, it goes on where it stopped.
+    """
+    from swsgp.experiments.catalogue import NAMES, module
+    from swsgp.experiments.catalogue import reproduce as run
+
+    if list_:
+        typer.echo("\n".join(f"{one:<18} {module(one).TITLE}" for one in NAMES))
+        return
+    if name is None:
+        raise SettingError("name an experiment, or all; --list shows them.")
+    try:
+        run(name, "full" if full else "quick", data, out, _console())
+    except KeyboardInterrupt:
+        _say("interrupted; the same command goes on from here.")
+        _leave(INTERRUPTED)
 
 
 # ------------------------------------------------------------------------------------------------------ printing

@@ -9,8 +9,8 @@ from swsgp.errors import DataError
 from swsgp.fitted import Fitted
 from swsgp.metrics import class_scores, regression_scores
 
-# The names of the three systems, in the order in which people read them.
-MODEL, LINEAR, CONSTANT = "swsgp", "linear", "constant"
+# The systems beside the model's own, which goes by its name and comes first.
+LINEAR, CONSTANT = "linear", "constant"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _of_numbers(fitted: Fitted, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     )
     constant_mean, constant_variance = fitted.yardsticks.constant
     scores = {
-        MODEL: regression_scores(y, mean, variance, nll=-float(np.mean(log_density)), interval=(lower, upper)),
+        fitted.kind: regression_scores(y, mean, variance, nll=-float(np.mean(log_density)), interval=(lower, upper)),
         LINEAR: regression_scores(y, linear_mean, linear_variance),
         CONSTANT: regression_scores(y, np.full(len(y), constant_mean), np.full(len(y), max(constant_variance, 1e-300))),
     }
@@ -79,7 +79,7 @@ def _of_classes(
     _check_rows(parts)
     observed, probabilities, log_density, linear = (np.concatenate(column) for column in zip(*parts, strict=True))
     scores = {
-        MODEL: class_scores(observed, probabilities),
+        fitted.kind: class_scores(observed, probabilities),
         LINEAR: class_scores(observed, linear),
         CONSTANT: class_scores(observed, np.tile(fitted.yardsticks.constant, (len(observed), 1))),
     }

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.baselines.predictive import Baseline, BaselinePredictor
+from swsgp.baselines.exact import FullGP
+from swsgp.baselines.predictive import BaselinePredictor, BaselineWithSensitivity
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import Encoding
 from swsgp.errors import ModelFileError, SettingError
@@ -33,7 +34,7 @@ class Fitted:
     more rows may be added to them. `record` says how the model came about.
     """
 
-    model: SparseGP | Baseline
+    model: SparseGP | BaselineWithSensitivity
     encoding: Encoding
     inputs: Scaling
     target: Scaling | None
@@ -48,10 +49,15 @@ class Fitted:
         return y if self.target is None else self.target.apply(y)
 
     @property
+    def kind(self) -> str:
+        """The name of the system: "swsgp", or one beside it."""
+        return str(self.record["settings"]["model"])
+
+    @property
     def sparse(self) -> SparseGP:
         """The model, where only one with inducing variables will do."""
         if not isinstance(self.model, SparseGP):
-            raise SettingError(f"{type(self.model).__name__} cannot do this; it takes a model with inducing points.")
+            raise SettingError(f"model={self.kind!r} has no inducing points, which this takes; use model='swsgp'.")
         return self.model
 
     @cached_property
@@ -159,6 +165,8 @@ class Fitted:
         return values if self.target is None else self.target.undo(values)
 
     def _latent_joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(self.model, SparseGP | FullGP):
+            raise SettingError(f"model={self.kind!r} has no joint predictions; use 'swsgp' or 'full-gp'.")
         mean, cov = self.predictor.joint(self.inputs.apply(x))
         return mean[:, 0].astype(np.float64), cov[0].astype(np.float64)
 

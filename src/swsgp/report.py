@@ -10,7 +10,7 @@ import numpy as np
 
 from swsgp import __version__
 from swsgp.data.tables import as_arrow
-from swsgp.evaluation import LINEAR, MODEL, ClassEvaluation, Evaluation, RegressionEvaluation
+from swsgp.evaluation import LINEAR, ClassEvaluation, Evaluation, RegressionEvaluation
 from swsgp.fitted import Fitted
 from swsgp.gp.model import SparseGP
 from swsgp.plots import (
@@ -32,6 +32,7 @@ MOST_ROWS = 10  # in the table of surprising rows
 MOST_COLUMNS = 8  # beside them
 MOST_RELEVANCES = 20
 MOST_CONFUSED = 20  # classes in the table of confusions
+_OF_ADAM = {"learning rate": "learning_rate", "rows of a mini-batch": "batch_size"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
         },
         "Training data": {
             "rows": f"{record['rows']:,}",
-            "rows held out": f"{settings['n_held_out']:,}",
+            "rows held out": f"{settings.get('n_held_out', 0):,}",
             "target": record["target"] or "not named",
             "input columns": f"{len(names):,}",
             "columns of numbers": f"{len(fitted.spread):,}",
@@ -85,8 +86,7 @@ def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
         "Sizes and timings": {
             "training": _duration(record["seconds"]),
             "steps": f"{record['steps']:,}, ended by {record['ended_by']}",
-            "learning rate": f"{settings['learning_rate']:g}",
-            "rows of a mini-batch": f"{settings['batch_size']:,}",
+            **{name: f"{settings[key]:g}" for name, key in _OF_ADAM.items() if key in settings},
             "seed": str(settings["seed"]),
         },
         "Versions": fitted.record["versions"],
@@ -203,14 +203,18 @@ def _score_row(score: _Score, systems: dict[str, dict[str, float]]) -> list[str]
     return [f"{score.name} <small>{score.meaning}</small>", *texts]
 
 
+def _ours(evaluation: Evaluation) -> dict[str, float]:
+    return next(iter(evaluation.scores.values()))
+
+
 def _regression_summary(evaluation: RegressionEvaluation) -> str:
-    covered = f"95% intervals cover {_share(evaluation.scores[MODEL]['coverage'])} of {_n_rows(evaluation)}."
+    covered = f"95% intervals cover {_share(_ours(evaluation)['coverage'])} of {_n_rows(evaluation)}."
     compared = _compared(evaluation.scores, "rmse")
     return f"RMSE is {compared}; {covered}" if compared else covered
 
 
 def _class_summary(evaluation: ClassEvaluation) -> str:
-    ours = evaluation.scores[MODEL]
+    ours = _ours(evaluation)
     compared = _compared(evaluation.scores, "error")
     return (
         f"The error is {_share(ours['error'])} on {_n_rows(evaluation)}{', ' + compared if compared else ''}. "
@@ -221,7 +225,7 @@ def _class_summary(evaluation: ClassEvaluation) -> str:
 
 def _compared(systems: dict[str, dict[str, float]], key: str) -> str:
     """A score beside the linear model's in words; nothing where they cannot be compared."""
-    ours, theirs = (systems.get(system, {}).get(key, float("nan")) for system in (MODEL, LINEAR))
+    ours, theirs = (own.get(key, float("nan")) for own in (next(iter(systems.values())), systems.get(LINEAR, {})))
     if not (np.isfinite(ours) and np.isfinite(theirs) and theirs > 0):
         return ""
     change = ours / theirs - 1.0

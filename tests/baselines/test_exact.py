@@ -139,7 +139,7 @@ def test_a_constant_target_is_predicted_as_it_is(rng):
 
 def test_too_many_rows_are_refused_with_a_way_out(rng):
     x, y = toy(rng, 30)
-    with pytest.raises(SettingError, match=r"at most 20 rows, got 30; give a random subset .* SWSGPRegressor"):
+    with pytest.raises(SettingError, match=r"at most 20 rows, got 30; give a random subset .* model='swsgp'"):
         fit_full_gp(x, y, max_rows=20)
 
 

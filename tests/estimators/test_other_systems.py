@@ -32,9 +32,10 @@ def test_each_learns_predicts_scores_and_comes_back_from_its_file(kind, tmp_path
     assert (lower < mean).all()
     assert (mean < upper).all()
     evaluation = model.evaluate(*TEST)
-    assert evaluation.scores["swsgp"]["nll"] == pytest.approx(-model.log_score(*TEST), rel=1e-6)
-    assert evaluation.scores["swsgp"]["coverage"] == pytest.approx(np.mean((lower < TEST[1]) & (TEST[1] < upper)))
-    assert evaluation.scores["swsgp"]["nll"] < evaluation.scores["constant"]["nll"]
+    assert list(evaluation.scores) == [kind, "linear", "constant"]
+    assert evaluation.scores[kind]["nll"] == pytest.approx(-model.log_score(*TEST), rel=1e-6)
+    assert evaluation.scores[kind]["coverage"] == pytest.approx(np.mean((lower < TEST[1]) & (TEST[1] < upper)))
+    assert evaluation.scores[kind]["nll"] < evaluation.scores["constant"]["nll"]
     assert model.relevance_.sum() == pytest.approx(1.0)
     assert "<html" in model.report(*TEST)
     model.save(tmp_path / "m.swsgp")
@@ -80,10 +81,12 @@ def test_what_a_system_cannot_do_is_said():
     X, y = TRAIN
     with pytest.raises(SettingError, match="model must be one of swsgp, swsgp-u, svgp, full-gp"):
         SWSGPRegressor(model="svm").fit(X, y)
-    with pytest.raises(SettingError, match="n_inducing is of no use for model='full-gp'"):
-        SWSGPRegressor(model="full-gp", n_inducing=5).fit(X, y)
-    with pytest.raises(SettingError, match="time_budget is of no use for model='dgp-rbf'"):
-        SWSGPRegressor(model="dgp-rbf", time_budget=5).fit(X, y)
+    with pytest.raises(SettingError, match="precision must be"):
+        SWSGPRegressor(model="full-gp", precision="float16").fit(X, y)
+    with pytest.raises(SettingError, match="n_neighbors must be at most the number of rows, 300, got 400"):
+        SWSGPRegressor(model="inductive-gps", n_neighbors=400).fit(X, y)
+    with pytest.raises(SettingError, match="model='full-gp' has no checkpoints"):
+        SWSGPRegressor(model="full-gp").fit(X, y, checkpoint="here")
     with pytest.raises(SettingError, match="kernel of its own"):
         SWSGPRegressor(model="dgp-rbf", kernel="matern52").fit(X, y)
     with pytest.raises(SettingError, match="model='svgp' has active='all', got active='union'"):
@@ -95,12 +98,35 @@ def test_what_a_system_cannot_do_is_said():
     with pytest.raises(SettingError, match="takes at most 12000 rows, got 12001"):
         SWSGPRegressor(model="full-gp").fit(np.zeros((12_001, 2)), np.arange(12_001.0))
     local = SWSGPRegressor(model="inductive-gps", n_inducing=2, n_neighbors=10, max_steps=1).fit(X, y)
-    with pytest.raises(SettingError, match="LocalGPs has no joint covariance"):
+    with pytest.raises(SettingError, match="model='inductive-gps' has no joint predictions"):
         local.predict_joint(X)
-    with pytest.raises(SettingError, match="cannot do this"):
+    with pytest.raises(SettingError, match="model='inductive-gps' has no inducing points"):
         local.sample_functions()
     with pytest.raises(SettingError, match="cannot learn more rows"):
         local.partial_fit(X, y)
+    with pytest.raises(SettingError, match="model='inductive-gps' cannot learn more rows"):
+        local.set_params(model="swsgp").partial_fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("n_inducing", 5), ("n_neighbors", 5), ("n_landmarks", 5), ("kl_scale", 2.0), ("batch_size", 5)],
+        *[("learning_rate", 0.1), ("covariance", "full"), ("active", "all"), ("learn_inducing", True)],
+        *[("early_stopping", True), ("preset", "paper"), ("time_budget", 5)],
+    ],
+)
+def test_what_a_full_gp_has_no_use_for_is_refused(name, value):
+    with pytest.raises(SettingError, match=f"{name} is of no use for model='full-gp'; leave it out"):
+        SWSGPRegressor(model="full-gp", **{name: value}).fit(*TRAIN)
+
+
+def test_counts_of_a_deep_gp_lie_in_the_middle_of_their_steps():
+    X, y = TRAIN
+    model = SWSGPRegressor(model="dgp-rbf", likelihood="poisson", max_steps=500).fit(X, np.round(y / 1000))
+    counts = np.zeros(100)
+    evaluation = model.evaluate(TEST[0], counts)
+    np.testing.assert_allclose(evaluation.position, 0.5 * np.exp(evaluation.log_density), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["full-gp", "inductive-gps", "dgp-rbf"])

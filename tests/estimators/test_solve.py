@@ -39,6 +39,20 @@ def test_other_likelihoods_are_solved_for_too(likelihood):
     assert model.score(TEST[0], y_test) > 0.7
 
 
+def test_a_skewed_target_with_students_t_has_little_noise():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(400, 1))
+    y = np.exp(2 * np.sin(3 * x[:, 0])) + 0.02 * rng.normal(size=400)
+    model = SWSGPRegressor(likelihood="student-t", early_stopping=False, **SOLVE).fit(x, y)
+    assert model.log_score(x, y) > 0.5
+
+
+@pytest.mark.parametrize("kl_scale", [0.5, 3.0])
+def test_a_kl_scale_that_is_given_is_taken(kl_scale):
+    model = SWSGPRegressor(kl_scale=kl_scale, **SOLVE).fit(*frame(200))
+    assert model.settings_["kl_scale"] == pytest.approx(kl_scale)
+
+
 def test_many_classes_are_solved_for():
     X, y = frame(600)
     labels, expected = (np.digitize(part, [1800, 2600]) for part in (y, TEST[1]))

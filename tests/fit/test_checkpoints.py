@@ -35,7 +35,7 @@ def assert_same(one, other):
 def stop_at(step):
     """A callback that breaks off as Ctrl-C does."""
 
-    def callback(report):
+    def callback(report, model):
         if report.step >= step:
             raise KeyboardInterrupt
 
@@ -71,7 +71,7 @@ def test_an_interrupted_run_keeps_the_model_so_far():
     x, y = data()
     broken = train(start(x), x, y, SETTINGS, callback=stop_at(60))
     exact = train(
-        start(x), x, y, Settings(**{**vars(SETTINGS), "steps": 400}), callback=lambda r: r.step >= broken.steps
+        start(x), x, y, Settings(**{**vars(SETTINGS), "steps": 400}), callback=lambda r, _: r.step >= broken.steps
     )
     assert_same(broken, exact)
 
@@ -84,7 +84,7 @@ from swsgp import train
 from swsgp.fit import checkpoints
 checkpoints._EVERY = 0.0
 x, y = data()
-def callback(report):
+def callback(report, model):
     if report.step >= 100:
         os.kill(os.getpid(), signal.SIGKILL)
 train(start(x), x, y, SETTINGS, callback=callback, checkpoint={path!r})
@@ -99,7 +99,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert os.listdir(tmp_path) == [path.name]
     reports = []
-    resumed = train(start(x), x, y, SETTINGS, checkpoint=path, resume=True, callback=lambda r: reports.append(r.step))
+    resumed = train(
+        start(x), x, y, SETTINGS, checkpoint=path, resume=True, callback=lambda r, _: reports.append(r.step)
+    )
     assert reports[0] > 100
     assert_same(resumed, train(start(x), x, y, SETTINGS))
 

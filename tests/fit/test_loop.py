@@ -169,7 +169,7 @@ def test_training_stops_when_held_out_rows_see_no_more_gain_and_keeps_the_best()
         y,
         Settings(steps=20_000, batch_size=16, learning_rate=0.05, schedule="constant", evaluate_every=50, patience=3),
         held_out=(x_held, y_held),
-        callback=lambda report: scores.append(report.score) if report.score is not None else None,
+        callback=lambda report, _: scores.append(report.score) if report.score is not None else None,
     )
     assert trained.reason == "patience"
     assert trained.steps < 20_000
@@ -182,7 +182,7 @@ def test_a_callback_sees_progress_and_can_end_the_training():
     x, y = wave()
     seen = []
 
-    def callback(report):
+    def callback(report, model):
         seen.append(report)
         return report.step >= 20
 
@@ -246,7 +246,9 @@ def test_where_dispatches_begin_does_not_change_a_run_that_had_to_step_back(monk
 def test_a_run_cut_short_still_scores_its_last_model():
     x, y = wave()
     settings = Settings(steps=5000, evaluate_every=1000)
-    trained = train(model_for(x), x, y, settings, held_out=wave(50, seed=1), callback=lambda report: report.step >= 100)
+    trained = train(
+        model_for(x), x, y, settings, held_out=wave(50, seed=1), callback=lambda report, _: report.step >= 100
+    )
     start = Predictor(model_for(x)).log_density(*wave(50, seed=1)).mean()
     assert Predictor(trained.model).log_density(*wave(50, seed=1)).mean() > start
 
@@ -265,7 +267,7 @@ def test_a_callback_runs_in_the_callers_own_precision():
         x,
         y,
         Settings(steps=3),
-        callback=lambda _: seen.append(jnp.ones(1).dtype) or None,
+        callback=lambda *_: seen.append(jnp.ones(1).dtype) or None,
     )
     assert set(seen) == {jnp.dtype("float32")}
 

@@ -6,6 +6,7 @@ $$ \log p(y) = -\tfrac12 (r^\top K^{-1} r + \log|K| + N \log 2\pi), \qquad
    f(x) \mid y \sim N(c + k^\top K^{-1} r,\; k_{xx} - k^\top K^{-1} k). $$
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -122,6 +123,7 @@ def fit_full_gp(
     max_steps: int = 100,
     seed: int = 0,
     progress: bool = False,
+    callback: Callable[[Report], None] | None = None,
 ) -> FullGP:
     """Exact GP regression, in float64.
 
@@ -136,8 +138,8 @@ def fit_full_gp(
         fewer. All rows are conditioned on.
     max_rows
         More rows are refused. Memory grows with the square of the rows, time with the cube.
-    max_steps
-        Iterations of L-BFGS, at most.
+    max_steps, callback
+        Iterations of L-BFGS, at most, and what is told of each.
 
     Examples
     --------
@@ -159,7 +161,7 @@ def fit_full_gp(
         rows = np.sort(np.random.default_rng(seed).choice(len(x), n_learning, replace=False))
     prior = starting_prior(covariance, noise, x.shape[1])
     with precision_scope("float64"):
-        prior = _learn(prior, x[rows], y[rows], max_steps, progress)
+        prior = _learn(prior, x[rows], y[rows], max_steps, progress, callback)
         return FullGP(prior, jnp.asarray(x), jnp.asarray(y))
 
 
@@ -170,7 +172,14 @@ def starting_prior(covariance: Covariance | None, noise: float, n_columns: int) 
     return with_precision(Prior(covariance, Gaussian(noise), np.zeros(())), "float64")
 
 
-def _learn(prior: Prior, x: np.ndarray, y: np.ndarray, max_steps: int, progress: bool) -> Prior:
+def _learn(
+    prior: Prior,
+    x: np.ndarray,
+    y: np.ndarray,
+    max_steps: int,
+    progress: bool,
+    callback: Callable[[Report], None] | None,
+) -> Prior:
     """The prior with the largest marginal likelihood, by L-BFGS."""
     flat, unravel = ravel_pytree(prior)
     start = np.asarray(flat)
@@ -185,7 +194,10 @@ def _learn(prior: Prior, x: np.ndarray, y: np.ndarray, max_steps: int, progress:
         def done(intermediate_result: object) -> None:
             nonlocal n_done
             n_done += 1
-            bar.update(Report(n_done, clock.seconds, -float(getattr(intermediate_result, "fun", np.nan))))
+            report = Report(n_done, clock.seconds, -float(getattr(intermediate_result, "fun", np.nan)))
+            bar.update(report)
+            if callback is not None:
+                callback(report)
 
         found = minimize(
             loss,

@@ -24,6 +24,8 @@ _HALVINGS = 60
 
 # Moments of the latent functions at each row: one pair, or one for each component of a mixture.
 Latent = Float[np.ndarray, "N Q"] | Float[np.ndarray, "S N Q"]
+# Rows that are predicted at once.
+_CHUNK_ROWS = 4096
 # The ends of a 95% interval.
 _ENDS = np.array([0.025, 0.975])
 
@@ -38,6 +40,11 @@ class Baseline(Protocol):
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent functions at each row."""
 
+
+@runtime_checkable
+class BaselineWithSensitivity(Baseline, Protocol):
+    """A fitted baseline that can say which columns matter."""
+
     def sensitivity(self) -> np.ndarray:
         """How fast the function varies along each column."""
 
@@ -49,7 +56,8 @@ class BaselinePredictor:
         self.model = model
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return moments(self.model.likelihood, *self.model.latent(x))
+        mean, variance = self._over_chunks(moments, x)
+        return mean, variance
 
     @property
     def noise(self) -> float:
@@ -57,26 +65,21 @@ class BaselinePredictor:
         return float(moments(self.model.likelihood, np.zeros((1, 1)), np.zeros((1, 1)))[1][0])
 
     def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        return quantiles(self.model.likelihood, *self.model.latent(x), levels)
+        return self._over_chunks(lambda of, mean, variance: (quantiles(of, mean, variance, levels),), x)[0]
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
-        return probabilities(self.model.likelihood, *self.model.latent(x))
+        return self._over_chunks(lambda *latent: (probabilities(*latent),), x)[0]
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return log_density(self.model.likelihood, *self.model.latent(x), y)
+        return self._over_chunks(lambda *known: (log_density(*known),), x, y)[0]
 
     def assess_numbers(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Mean, variance, ends of 95% intervals, position from 0 to 1, and log density of observations."""
-        likelihood, latent = self.model.likelihood, self.model.latent(x)
-        lower, upper = quantiles(likelihood, *latent, _ENDS).T
-        with precision_scope("float64"):
-            position = np.asarray(_position(likelihood, *_components(*latent), y.astype(np.float64)))
-        return *moments(likelihood, *latent), lower, upper, position, log_density(likelihood, *latent, y)
+        return self._over_chunks(_assess_numbers, x, y)
 
     def assess_classes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Class probabilities, and the log-probability of the true class."""
-        likelihood, latent = self.model.likelihood, self.model.latent(x)
-        return probabilities(likelihood, *latent), log_density(likelihood, *latent, y)
+        return self._over_chunks(lambda *known: (probabilities(*known[:3]), log_density(*known)), x, y)
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (len(x), 1) and covariance (1, len(x), len(x)) of f over all points together."""
@@ -84,7 +87,27 @@ class BaselinePredictor:
         if joint is None:
             raise SettingError(f"{type(self.model).__name__} has no joint covariance; a full GP has one.")
         mean, cov = joint(x)
-        return mean, cov
+        return np.asarray(mean), np.asarray(cov)
+
+    def _over_chunks(
+        self, finish: Callable[..., tuple[np.ndarray, ...]], x: np.ndarray, y: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """What `finish` makes of the latent functions, and of y; chunks have a power of two of rows."""
+        parts = []
+        for start in range(0, len(x), _CHUNK_ROWS):
+            rows = slice(start, start + _CHUNK_ROWS)
+            own = () if y is None else (to_power_of_two(y[rows]),)
+            results = finish(self.model.likelihood, *self.model.latent(to_power_of_two(x[rows])), *own)
+            parts.append([result[: len(x[rows])] for result in results])
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _assess_numbers(likelihood: Likelihood, mean: Latent, variance: Latent, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    latent = mean, variance
+    lower, upper = quantiles(likelihood, *latent, _ENDS).T
+    with precision_scope("float64"):
+        position = np.asarray(_position(likelihood, *_components(*latent), y.astype(np.float64)))
+    return *moments(likelihood, *latent), lower, upper, position, log_density(likelihood, *latent, y)
 
 
 def moments(likelihood: Likelihood, mean: Latent, variance: Latent) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +201,7 @@ def _quantile(
 def _position(
     likelihood: Regression, mean: Float[Array, "S N Q"], variance: Float[Array, "S N Q"], y: Float[Array, " N"]
 ) -> Float[Array, " N"]:
-    return jnp.mean(jax.vmap(jax.vmap(likelihood.cdf), in_axes=(None, 0, 0))(y, mean, variance), axis=0)
+    return jnp.mean(jax.vmap(jax.vmap(likelihood.position), in_axes=(None, 0, 0))(y, mean, variance), axis=0)
 
 
 @jit

@@ -12,6 +12,12 @@ from swsgp.arrays import as_inputs, as_target
 from swsgp.errors import DataError, DataFolderError
 
 _VARIABLE = "SWSGP_DATA"
+# Sets that stand for one of the paper's which cannot be had, and what they are.
+STAND_INS = {
+    "airline": "2.5 million flights of 2008 to 2023, not the 5.9 million of 2008",
+    "wave_standin_sgemm": "run times of GPU kernels for wave energy",
+    "query_standin": "range queries over taxi pick-ups for those over crimes",
+}
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,14 @@ from swsgp.errors import DataError, SettingError
 from swsgp.estimators.training import Outcome, climb, climb_on, fit_other_system, solve, solve_on
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
-from swsgp.fit.defaults import OTHER_SYSTEMS, choose
+from swsgp.fit.defaults import OTHER_SYSTEMS, UNUSED_IN_OTHER_SYSTEMS, choose
 from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fitted import Fitted
 from swsgp.gp.active import PerPoint
 from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import create
 from swsgp.serialization import to_bytes, versions
+from swsgp.shapes import check_precision
 from swsgp.yardsticks import Yardsticks
 
 # Up to so many inducing inputs start at k-means centres, which are better placed than a subset, and slower to find.
@@ -129,14 +130,17 @@ class SWSGPBase(BaseEstimator):
         fitted = self.fitted_
         if classes is not None and set(classes) != set(fitted.labels if fitted.labels is not None else ()):
             raise SettingError("classes must be those of the first call; fit a new model for other ones.")
-        if fitted.record["settings"]["model"] in OTHER_SYSTEMS:
-            raise SettingError(f"model={self.model!r} cannot learn more rows; fit a new one on all rows.")
+        kind = fitted.record["settings"]["model"]
+        if kind in OTHER_SYSTEMS:
+            raise SettingError(f"model={kind!r} cannot learn more rows; fit a new one on all rows.")
+        if kind != self.model:
+            raise SettingError(f"this is a fitted model={kind!r}, not {self.model!r}; fit a new one for another.")
         x, y = self._labelled(*self._without_holes(X, y))
         x, y = fitted.inputs.apply(x), fitted.scaled(y)
         n_rows = fitted.record["rows"] + len(x)
         if fitted.record["settings"]["solves"]:
             sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
-            return self._take(solve_on(fitted, x, y, asdict(sizes)), n_rows)
+            return self._take(solve_on(fitted, x, y, sizes), n_rows)
         return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
 
     def _without_holes(self, X: Any, y: Any) -> tuple[Any, Any]:
@@ -165,6 +169,7 @@ class SWSGPBase(BaseEstimator):
         likelihood, target = self._likelihood(y, labels)
         likelihood.check(y)
         asked = self.get_params(deep=False)
+        check_precision(self.precision)
         chosen = choose(len(x), asked, isinstance(likelihood, Gaussian))
         seed = seed_of(self.random_state)
         inputs = Scaling.of(x) if encoding is None else Scaling.of(x).except_for(encoding.is_text)
@@ -202,9 +207,12 @@ class SWSGPBase(BaseEstimator):
             if labels is None
             else Yardsticks.of_classes(scaled, y, len(labels), seed)
         )
-        plain = {name: value for name, value in asked.items() if name not in ("kernel", "random_state")}
+        unused = {"kernel", "random_state"}
+        if is_other:
+            unused |= {name for name in UNUSED_IN_OTHER_SYSTEMS if name not in OTHER_SYSTEMS[self.model]}
+        plain = {name: value for name, value in (asked | asdict(chosen)).items() if name not in unused}
         record = {
-            "settings": {**plain, "kernel": str(kernel), "precision": precision, **asdict(chosen), "seed": seed},
+            "settings": {**plain, "kernel": str(kernel), "precision": precision, "seed": seed},
             "chosen": [
                 name for name in OTHER_SYSTEMS.get(self.model, asdict(chosen)) if asked.get(name, "auto") == "auto"
             ],
@@ -220,7 +228,7 @@ class SWSGPBase(BaseEstimator):
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
         if chosen["model"] in OTHER_SYSTEMS:
-            done = fit_other_system(start, x, y, bool(self.verbose))
+            done = fit_other_system(start, x, y, checkpoint, resume, bool(self.verbose))
         elif chosen["solves"]:
             done = solve(start, x, y, checkpoint, resume, bool(self.verbose))
         else:

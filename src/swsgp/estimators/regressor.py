@@ -35,15 +35,16 @@ class SWSGPRegressor(RegressorMixin, SWSGPBase):
     kernel : str or covariance
         "matern" (a mixture of learned roughness), "matern12", "matern32", "matern52", "rbf", "rational-quadratic",
         "linear", a sum such as "matern32+linear", or a covariance of this package. Named ones have a lengthscale for
-        each column. "auto" is "matern", and "matern52" where training is by stochastic gradients.
+        each column. "auto" is "matern" where q(u) is solved for, and "matern52" elsewhere.
     likelihood : str
         "gaussian" (which "auto" is), "student-t" for wild observations, or "poisson" for counts.
     covariance : "diag", "full" or "auto"
-        The form of S. A full one is for small M; "auto" is diagonal, and full in the preset "paper".
+        The form of S. A full one is for small M; "auto" is diagonal, and full in the preset "paper" and for
+        "svgp".
     active : "per-point", "union" or "all"
         Which inducing points are active: each row's own (SWSGP), one set for a mini-batch (SWSGP-U), all (SVGP).
     learn_inducing : bool or "auto"
-        Whether inducing inputs move in training; "auto": in the preset "paper" only.
+        Whether inducing inputs move in training; "auto": in the preset "paper" and for "svgp".
     kl_scale : float or "auto"
         κ, the weight of the KL term. 1 is the paper's; more mends intervals that are too narrow when M is large.
     batch_size, learning_rate, max_steps : number or "auto"

@@ -9,9 +9,10 @@ import numpy as np
 from swsgp.baselines.deep_features import fit_deep_features
 from swsgp.baselines.exact import fit_full_gp
 from swsgp.baselines.local_gps import fit_local_gps
-from swsgp.baselines.predictive import Baseline
+from swsgp.baselines.predictive import BaselineWithSensitivity
 from swsgp.data.batches import split_held_out
 from swsgp.errors import NumericalError, SettingError
+from swsgp.fit.defaults import Choices
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.settings import Settings
 from swsgp.fit.solved import KL_FACTORS, KL_FACTORS_BESIDE_LANDMARKS, Form, solved, train_by_solving
@@ -97,7 +98,7 @@ def solve(
     return _outcome(_with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained)
 
 
-def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]) -> Outcome:
+def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: Choices) -> Outcome:
     """Solve for q(u) once more, with new rows beside all that were seen before."""
     clock = Clock()
     if fitted.rows is None:
@@ -108,20 +109,26 @@ def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: dict[str, int]
     chosen = fitted.record["settings"]
     x, y = (np.concatenate([old.astype(np.float64), new]) for old, new in zip(fitted.rows, (x, y), strict=True))
     # A κ that was chosen grows with M / H; one that was given stays.
-    of = chosen if "kl_scale" in fitted.record["chosen"] else sizes
-    kl_factor = chosen["kl_scale"] * of["n_neighbors"] / of["n_inducing"]
-    form = Form(sizes["n_inducing"], sizes["n_neighbors"], chosen["n_landmarks"], kl_factor)
+    own = (chosen["n_inducing"], chosen["n_neighbors"])
+    n_inducing, n_neighbors = own if "kl_scale" in fitted.record["chosen"] else (sizes.n_inducing, sizes.n_neighbors)
+    kl_factor = chosen["kl_scale"] * n_neighbors / n_inducing
+    form = Form(sizes.n_inducing, sizes.n_neighbors, chosen["n_landmarks"], kl_factor)
     model = solved(fitted.sparse, x, y, form, fitted.sparse.precision, chosen["seed"])
     fitted = replace(_with_form(fitted, form, x, y, {}), model=model)
     return Outcome(fitted, (), "steps", fitted.record["steps"], clock.seconds)
 
 
-def fit_other_system(start: Fitted, x: np.ndarray, y: np.ndarray, progress: bool) -> Outcome:
+def fit_other_system(
+    start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool, progress: bool
+) -> Outcome:
     """Train a system that the paper compares with; of the model at the start its covariance and likelihood count."""
     clock, chosen = Clock(), start.record["settings"]
+    if checkpoint is not None or resume:
+        raise SettingError(f"model={chosen['model']!r} has no checkpoints; leave checkpoint and resume out.")
+    history: list[Report] = []
     kind, covariance, likelihood = chosen["model"], start.sparse.covariance, start.sparse.likelihood
     shared: dict[str, Any] = {"seed": chosen["seed"], "progress": progress}
-    model: Baseline
+    model: BaselineWithSensitivity
     if kind == "dgp-rbf":
         names = ("batch_size", "learning_rate", "precision")
         more = {name: chosen[name] for name in names}
@@ -129,7 +136,8 @@ def fit_other_system(start: Fitted, x: np.ndarray, y: np.ndarray, progress: bool
     elif not isinstance(likelihood, Gaussian):
         raise SettingError(f"model={kind!r} learns numbers with Gaussian noise; use swsgp, swsgp-u, svgp or dgp-rbf.")
     elif kind == "full-gp":
-        model = fit_full_gp(x, y, covariance=covariance, max_steps=chosen["max_steps"], **shared)
+        options = {"covariance": covariance, "max_steps": chosen["max_steps"], "callback": history.append}
+        model = fit_full_gp(x, y, **options, **shared)
     else:
         model = fit_local_gps(
             x,
@@ -142,7 +150,8 @@ def fit_other_system(start: Fitted, x: np.ndarray, y: np.ndarray, progress: bool
             learning_rate=chosen["learning_rate"],
             **shared,
         )
-    return Outcome(replace(start, model=model), (), "steps", chosen["max_steps"], clock.seconds)
+    n_steps = history[-1].step if history else chosen["max_steps"]
+    return Outcome(replace(start, model=model), tuple(history), "steps", n_steps, clock.seconds)
 
 
 def _outcome(fitted: Fitted, trained: Trained) -> Outcome:
@@ -175,6 +184,9 @@ def _forms(start: Fitted) -> list[Form]:
             factors = KL_FACTORS_BESIDE_LANDMARKS if n_landmarks else KL_FACTORS
         else:
             factors = (_KL_FACTOR[start.labels is None],)
+        if chosen["kl_scale"] is None:
+            # κ is 1 at least.
+            factors = tuple(dict.fromkeys(max(factor, sizes[1] / sizes[0]) for factor in factors))
         forms += [Form(*sizes, n_landmarks, factor) for factor in factors]
     return forms
 

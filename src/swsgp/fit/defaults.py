@@ -29,6 +29,14 @@ OTHER_SYSTEMS = {
     "transductive-gps": ("n_inducing", "n_neighbors", "learning_rate", "max_steps"),
     "dgp-rbf": ("batch_size", "learning_rate", "max_steps"),
 }
+# What these have no use for, unless named above, and how it looks where it was left out.
+UNUSED_IN_OTHER_SYSTEMS: dict[str, Any] = {
+    **dict.fromkeys(("n_inducing", "n_neighbors", "n_landmarks", "batch_size", "learning_rate", "kl_scale"), AUTO),
+    **dict.fromkeys(("covariance", "learn_inducing", "early_stopping"), AUTO),
+    "active": "per-point",
+    "preset": "default",
+    "time_budget": None,
+}
 MODELS = ("swsgp", "swsgp-u", "svgp", *OTHER_SYSTEMS)
 # The most inducing points where one costs more: with all active, with a full S, or when they move.
 _MAX_ALL, _MAX_FULL, _MAX_LEARNED = 256, 512, 1024
@@ -114,13 +122,11 @@ def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:
 def _other_system(n_rows: int, asked: dict[str, Any]) -> Choices:
     """As the paper has them: 64 local GPs of 100 rows each; the steps are our own."""
     model = asked["model"]
-    used = OTHER_SYSTEMS[model]
-    for name in ("n_inducing", "n_neighbors", "batch_size", "learning_rate", "n_landmarks", "covariance", "kl_scale"):
-        if name not in used and asked[name] != AUTO:
+    for name, left_out in UNUSED_IN_OTHER_SYSTEMS.items():
+        if name not in OTHER_SYSTEMS[model] and asked[name] != left_out:
             raise SettingError(f"{name} is of no use for model={model!r}; leave it out.")
-    for name, plain in (("active", "per-point"), ("preset", "default"), ("time_budget", None)):
-        if asked[name] != plain:
-            raise SettingError(f"{name} is of no use for model={model!r}; leave it out.")
+        if name in ("n_inducing", "n_neighbors") and asked[name] != AUTO and asked[name] > n_rows:
+            raise SettingError(f"{name} must be at most the number of rows, {n_rows}, got {asked[name]}; lower it.")
     is_deep = model == "dgp-rbf"
     return Choices(
         active="all",

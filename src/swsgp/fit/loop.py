@@ -54,7 +54,7 @@ def train(
     *,
     held_out: tuple[np.ndarray, np.ndarray] | None = None,
     n_data: int | None = None,
-    callback: Callable[[Report], bool | None] | None = None,
+    callback: Callable[[Report, SparseGP], bool | None] | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
 ) -> Trained:
@@ -71,7 +71,7 @@ def train(
     n_data
         How many rows these stand for in the bound, if not for themselves alone.
     callback
-        Called with a `Report` now and then; returning True ends the training.
+        Called with a `Report` and the model so far, now and then; returning True ends the training.
     checkpoint, resume
         A file that takes the state of the run every 20 seconds and when Ctrl-C ends it, and whether to go on from
         it, if it is there. A run that goes on reaches the model that it would have reached without a break.
@@ -100,9 +100,9 @@ def train(
         raise SettingError("patience counts looks at held-out rows; give held_out, or leave patience at None.")
     callers_setting = bool(jax.config.read("jax_enable_x64"))
 
-    def report_to_caller(report: Report) -> bool | None:
+    def report_to_caller(report: Report, model: SparseGP) -> bool | None:
         with jax.enable_x64(callers_setting):
-            return callback(report) if callback is not None else None
+            return callback(report, model) if callback is not None else None
 
     checkpoints = None
     if checkpoint is not None:
@@ -135,7 +135,7 @@ class _Run:
         y: np.ndarray,
         settings: Settings,
         held_out: HeldOut | None,
-        callback: Callable[[Report], bool | None],
+        callback: Callable[[Report, SparseGP], bool | None],
         checkpoints: Checkpoints | None,
         n_data: int,
     ):
@@ -199,7 +199,7 @@ class _Run:
                 self.snapshot, self.n_saved = self._snapshot(), len(self.history)
                 if self.checkpoints is not None:
                     self.checkpoints.save_now_and_then(vars(self.snapshot), self.history)
-                if self.callback(report):
+                if self.callback(report, self.model):
                     reason = reason or "callback"
         return reason
 

@@ -60,7 +60,7 @@ class Form:
 
     @property
     def kl_scale(self) -> float:
-        return max(1.0, self.kl_factor * self.n_inducing / self.n_neighbors)
+        return self.kl_factor * self.n_inducing / self.n_neighbors
 
     def for_rows(self, n_rows: int, of: int) -> "Form":
         """The same for some of the rows: with as large a share of inducing variables."""
@@ -134,7 +134,8 @@ def train_by_solving(
     least_noise = _LEAST_NOISE * float(np.var(y))
     if len(held) and isinstance(likelihood, Gaussian) and float(neighbour_likelihood.noise_of(hyper)) < least_noise:
         forms = [*forms, *(replace(form, least_noise=least_noise) for form in forms)]
-    form = forms[0]
+    # Where there is no time to judge, the noise is kept from vanishing.
+    form = next((form for form in forms if form.least_noise), forms[0])
     tried: dict[Form, float] = {}
     if len(held) and len(forms) > 1 and reason == "steps":
         form, tried = _best(hyper, x, y, forms, rows, held[:_MAX_JUDGES], settings.seed)
@@ -249,7 +250,8 @@ def _stand_ins(likelihood: Likelihood, y: np.ndarray) -> np.ndarray:
         case Gaussian():
             return y[:, None]
         case StudentT():
-            return np.clip(y - np.median(y), -5.0, 5.0)[:, None]
+            middle = np.median(y)
+            return np.clip(y, middle - 5.0, middle + 5.0)[:, None]
         case Poisson():
             values = np.log(y + 0.5)[:, None]
         case Softmax(n_classes=n_classes):

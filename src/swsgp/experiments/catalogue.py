@@ -1,0 +1,40 @@
+"""The experiments by name."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+
+from swsgp.errors import SettingError
+from swsgp.experiments.study import Study
+
+NAMES = (
+    "prior",
+    "posterior-1d",
+    "m-and-h",
+    "running-time",
+    "large-m",
+    "deep",
+    "local-gps",
+    "joint-covariance",
+    "metric",
+)
+
+
+def module(name: str) -> ModuleType:
+    if name not in NAMES:
+        raise SettingError(f"there is no experiment {name!r}; there are {', '.join(NAMES)}, and all.")
+    return import_module(f"swsgp.experiments.{name.replace('-', '_')}")
+
+
+def reproduce(name: str, level: str, data: Path | None, out: Path, console: Console) -> None:
+    """Run one experiment, or all."""
+    if data is not None:
+        os.environ["SWSGP_DATA"] = str(data)
+    names = NAMES if name == "all" else (name,)
+    modules = [module(one) for one in names]
+    for one, experiment in zip(names, modules, strict=True):
+        console.print(f"{one}: {experiment.TITLE} ({level})", highlight=False, soft_wrap=True)
+        experiment.run(Study(one, out, level, console))

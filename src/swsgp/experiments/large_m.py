@@ -1,0 +1,93 @@
+"""A huge number of inducing points: scores over training time, against SVGP with few."""
+
+from typing import Any
+
+import numpy as np
+
+from swsgp.experiments.study import Case, Study, markdown
+from swsgp.experiments.systems import Curve, figure_of_curves, fold, label, main_score, sparse
+from swsgp.gp.active import All, PerPoint
+from swsgp.gp.covariances import Linear, Matern32
+
+TITLE = "SWSGP with 3,000 to 100,000 inducing points that stay and a diagonal S, against SVGP-128 and SVGP-512"
+N_FOLDS = 10
+# Data set: M of SWSGP, and H.
+FULL: dict[str, tuple[tuple[int, ...], int]] = {
+    "protein": ((5_000, 10_000), 16),
+    "eeg": ((3_000, 5_000), 16),
+    "wave_standin_sgemm": ((5_000, 10_000), 16),
+    "query_standin": ((5_000, 10_000), 16),
+    "airline": ((100_000,), 100),
+}
+QUICK: dict[str, tuple[tuple[int, ...], int]] = {
+    "protein": ((5_000,), 16),
+    "eeg": ((3_000,), 16),
+    "airline": ((20_000,), 32),
+}
+# What is run; seconds of training for each model, for airline and for the others; and Adam's rate.
+LEVELS: dict[str, tuple[dict[str, tuple[tuple[int, ...], int]], float, float, float]] = {
+    "quick": (QUICK, 120.0, 60.0, 0.01),
+    "full": (FULL, 86_400.0, 7_200.0, 0.001),
+}
+SVGP_SIZES = {"quick": (128,), "full": (128, 512)}
+# Rows of airline in a quick run.
+QUICK_ROWS = 300_000
+PAPER = {"airline": "error 0.21, NLL 0.48 (on the flights of 2008)"}
+
+
+def run(study: Study) -> None:
+    plan, on_airline, elsewhere, rate = LEVELS[study.level]
+    cases = []
+    for name, (sizes, h) in plan.items():
+        shared = {
+            "time_budget": on_airline if name == "airline" else elsewhere,
+            "learning_rate": rate,
+            "max_rows": QUICK_ROWS if study.quick and name == "airline" else None,
+        }
+        cases += [{"data": name, "system": f"SWSGP-{m}-{h}", **shared} for m in sizes]
+        cases += [{"data": name, "system": f"SVGP-{m}", **shared} for m in SVGP_SIZES[study.level]]
+    runs = study.runs(cases, compute)
+    rows = []
+    for r in runs:
+        scores, case = r["scores"], r["case"]
+        base = f"{scores['base_error']:.3f} / {scores['base_entropy']:.3f}" if "base_error" in scores else ""
+        auc = f"{scores['auc']:.3f}" if "auc" in scores else ""
+        paper = PAPER.get(case["data"], "") if case["system"] == "SWSGP-100000-100" else ""
+        cells = (f"{r['steps']:,}", f"{scores[main_score(scores)]:.3f}", f"{scores['nll']:.3f}", auc, base, paper)
+        rows.append((label(case["data"]), case["system"], *cells))
+    text = (
+        f"{TITLE}. Mini-batches of 64, a rate of {rate:g}, κ = 1; each model trained for {elsewhere / 60:g} minutes, "
+        f"on airline for {on_airline / 60:g}{f', with {QUICK_ROWS:,} of its rows' if study.quick else ''}; one of "
+        f"{N_FOLDS} folds is the test. Airline: Matérn-3/2 plus linear. protein, wave and query standardised. In the "
+        "column of the base rate: error and NLL of always predicting it.\n\n"
+    )
+    head = ("data", "system", "steps", "RMSE or error", "NLL", "AUC", "base rate", "paper")
+    study.write_table(text + markdown(head, rows))
+    curves: dict[str, dict[str, Any]] = {}
+    for r in runs:
+        curves.setdefault(r["case"]["data"], {})[r["case"]["system"]] = r["curve"]
+    study.write_figure(figure_of_curves(curves))
+
+
+def compute(case: Case) -> dict[str, Any]:
+    data = fold(case["data"], 0, N_FOLDS, case["max_rows"])
+    kind, m, *h = case["system"].split("-")
+    n_columns = data.x.shape[1]
+    wide = np.full(n_columns, np.sqrt(n_columns))
+    covariance = Matern32(wide) + Linear(np.full(n_columns, 0.1)) if case["data"] == "airline" else None
+    curve = Curve(data, first=case["time_budget"] / 50)
+    stays = kind == "SWSGP"
+    trained = sparse(
+        data,
+        PerPoint(int(h[0])) if stays else All(),
+        int(m),
+        form="diag" if stays else "full",
+        learn_inducing=not stays,
+        placement="subset",
+        covariance=covariance,
+        callback=curve,
+        steps=10**8,
+        time_budget=case["time_budget"],
+        learning_rate=case["learning_rate"],
+    )
+    return {"scores": curve.end(trained), "steps": trained.steps, "curve": curve.points}

@@ -1,0 +1,63 @@
+"""What "nearest" means: other definitions of the neighbours, and what they do to the scores."""
+
+from typing import Any
+
+import numpy as np
+
+from swsgp.experiments.study import Case, Study, markdown, spread
+from swsgp.experiments.systems import fold, main_score, score, sparse
+from swsgp.gp.active import PerPoint
+from swsgp.gp.covariances import RBF, Covariance, Linear, Matern52
+from swsgp.gp.prediction import Predictor
+
+TITLE = "Neighbours by the learned covariance, by the plain distance, and by other covariances"
+DATA = ("powerplant", "kin8nm", "eeg")
+N_FOLDS = 10
+M, H = 64, 8
+# Folds that are run, and Adam's steps and rate.
+LEVELS = {"quick": (1, 10_000, 0.005), "full": (5, 300_000, 0.001)}
+METRICS = {
+    "learned Matérn-5/2": "the covariance of the model, with its learned lengthscales",
+    "plain distance": "the distance of scaled inputs",
+    "linear": "the largest inner product: not a distance at all",
+    "first column only": "the distance along the first column",
+}
+
+
+def run(study: Study) -> None:
+    n_folds, steps, rate = LEVELS[study.level]
+    cases = [
+        {"data": name, "metric": metric, "fold": number, "m": M, "h": H, "steps": steps, "learning_rate": rate}
+        for number in range(n_folds)
+        for name in DATA
+        for metric in METRICS
+    ]
+    runs = study.runs(cases, compute)
+    rows = []
+    for name in DATA:
+        for metric, words in METRICS.items():
+            own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["metric"]) == (name, metric)]
+            main = [s[main_score(s)] for s in own]
+            rows.append((name, metric, words, len(own), spread(main), spread([s["nll"] for s in own])))
+    text = f"{TITLE}. SWSGP-{M}-{H}, {steps:,} steps of 64 at a rate of {rate:g}; {n_folds} of {N_FOLDS} folds.\n\n"
+    head = ("data", "nearest by", "which is", "folds", "RMSE or error", "NLL")
+    study.write_table(text + markdown(head, rows))
+
+
+def compute(case: Case) -> dict[str, Any]:
+    data = fold(case["data"], case["fold"], N_FOLDS)
+    options = {name: case[name] for name in ("steps", "learning_rate")}
+    by = _nearest_by(case["metric"], data.x.shape[1])
+    trained = sparse(data, PerPoint(case["h"]), case["m"], nearest_by=by, **options)
+    return {"scores": score(data, Predictor(trained.model))}
+
+
+def _nearest_by(metric: str, n_columns: int) -> Covariance | None:
+    match metric:
+        case "plain distance":
+            return Matern52(np.ones(n_columns))
+        case "linear":
+            return Linear(np.ones(n_columns))
+        case "first column only":
+            return RBF(np.where(np.arange(n_columns) == 0, 1.0, 1e3))
+    return None

@@ -1,0 +1,165 @@
+"""Data, models and scores of the experiments, the same for all of them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from swsgp.baselines.predictive import BaselinePredictor
+from swsgp.data.scaling import Scaling
+from swsgp.data.sets import STAND_INS, load_set
+from swsgp.fit.loop import Trained, train
+from swsgp.fit.settings import Settings
+from swsgp.fit.stopping import Report
+from swsgp.gp.active import Active
+from swsgp.gp.covariances import Covariance, Matern52
+from swsgp.gp.likelihoods import Bernoulli, Gaussian, Likelihood
+from swsgp.gp.model import SparseGP, create
+from swsgp.gp.prediction import Predictor
+from swsgp.metrics import PAPER_SHIFT, class_scores, coverage, rmse
+
+# Sets whose scores the paper gives in the units of the target; the others are standardised.
+_IN_UNITS = ("powerplant", "kin8nm")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Scaled rows to train on and to test with. `unit` is one unit of the scaled target in the units of the scores."""
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    is_classes: bool
+    unit: float
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return Bernoulli() if self.is_classes else Gaussian(0.1)
+
+
+def fold(name: str, number: int, n_folds: int, max_rows: int | None = None) -> Fold:
+    """One of `n_folds` folds of a data set by name, the same for every system; scaled by its training rows."""
+    data = load_set(name)
+    order = np.random.default_rng(0).permutation(len(data.x))[:max_rows]
+    test = order[number::n_folds]
+    rows = np.setdiff1d(order, test)
+    y = data.y % 2 if name == "mnist" else data.y
+    is_classes = len(np.unique(y[:1000])) == 2
+    inputs = Scaling(np.zeros(1), np.full(1, 255.0)) if name == "mnist" else Scaling.of(data.x[rows])
+    centre, scale = (0.0, 1.0) if is_classes else (y[rows].mean(), y[rows].std())
+    target = Scaling(np.asarray(centre), np.asarray(scale))
+    return Fold(
+        inputs.apply(data.x[rows]),
+        target.apply(y[rows]),
+        inputs.apply(data.x[test]),
+        target.apply(y[test]),
+        is_classes,
+        float(target.scale) if name in _IN_UNITS else 1.0,
+    )
+
+
+def label(name: str) -> str:
+    """A data set's name, and that it is not the paper's where it is not."""
+    return f"{name} (stand-in: {STAND_INS[name]})" if name in STAND_INS else name
+
+
+def sparse(
+    data: Fold,
+    active: Active,
+    n_inducing: int,
+    *,
+    form: str = "full",
+    predict_with: Active | None = None,
+    covariance: Covariance | None = None,
+    nearest_by: Covariance | None = None,
+    placement: str = "kmeans",
+    callback: Callable[[Report, SparseGP], bool | None] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Train a model of the engine; the settings are the paper's where not given."""
+    n_columns = data.x.shape[1]
+    covariance = Matern52(np.full(n_columns, np.sqrt(n_columns))) if covariance is None else covariance
+    model = create(
+        data.x,
+        covariance,
+        data.likelihood,
+        active,
+        n_inducing=n_inducing,
+        covariance_form=form,
+        placement=placement,
+        active_prediction=predict_with,
+        nearest_by=nearest_by,
+    )
+    return train(model, data.x, data.y, Settings.paper(**settings), callback=callback)
+
+
+def score(data: Fold, predictor: Predictor | BaselinePredictor) -> dict[str, float]:
+    """RMSE and NLL, or error and NLL, on the test rows; the NLL is that of the observations in their units."""
+    if data.is_classes:
+        probabilities, log_p = predictor.assess_classes(data.x_test, data.y_test)
+        found = class_scores(data.y_test, probabilities / probabilities.sum(axis=1, keepdims=True))
+        kept = {name: found[name] for name in ("error", "auc", "base_error", "base_entropy")}
+        return kept | {"nll": float(-np.mean(log_p))}
+    mean, _, lower, upper, _, log_p = predictor.assess_numbers(data.x_test, data.y_test)
+    nll = float(np.log(data.unit) - np.mean(log_p))
+    return {
+        "rmse": data.unit * rmse(data.y_test, mean),
+        "nll": nll,
+        "nll_paper": nll - PAPER_SHIFT,
+        "coverage": coverage(data.y_test, lower, upper),
+    }
+
+
+def main_score(scores: dict[str, float]) -> str:
+    """The name of the score that stands beside the NLL."""
+    return "rmse" if "rmse" in scores else "error"
+
+
+class Curve:
+    """A callback of training that scores the model on the test rows now and then, at times that double.
+
+    The time that scoring takes is not counted.
+    """
+
+    def __init__(self, data: Fold, first: float):
+        self.points: list[dict[str, float]] = []
+        self._data, self._next, self._spent = data, first, 0.0
+
+    def __call__(self, report: Report, model: SparseGP) -> None:
+        seconds = report.seconds - self._spent
+        if seconds < self._next:
+            return
+        started = time.monotonic()
+        self._add(report.step, seconds, model)
+        self._next = 1.5 * seconds
+        self._spent += time.monotonic() - started
+
+    def end(self, trained: Trained) -> dict[str, float]:
+        """The scores at the end."""
+        return self._add(trained.steps, trained.seconds - self._spent, trained.model)
+
+    def _add(self, step: int, seconds: float, model: SparseGP) -> dict[str, float]:
+        scores = score(self._data, Predictor(model))
+        self.points.append({"step": float(step), "training_seconds": seconds, **scores})
+        return scores
+
+
+def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Figure:
+    """Scores over training time: a column for each data set, a curve for each system."""
+    figure, panels = plt.subplots(2, len(curves), figsize=(3.6 * len(curves), 5.4), squeeze=False, sharex="col")
+    for column, (name, systems) in enumerate(curves.items()):
+        for system, points in systems.items():
+            minutes = [point["training_seconds"] / 60 for point in points]
+            for row, key in enumerate((main_score(points[0]), "nll")):
+                panels[row, column].plot(minutes, [point[key] for point in points], marker=".", label=system)
+                panels[row, column].set_ylabel({"rmse": "RMSE", "error": "error", "nll": "NLL"}[key])
+        panels[0, column].set_title(name, fontsize=10)
+        panels[0, column].legend(fontsize=7, frameon=False)
+        panels[1, column].set_xlabel("minutes of training")
+        panels[1, column].set_xscale("log")
+    return figure

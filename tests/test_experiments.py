@@ -1,0 +1,192 @@
+"""The experiments of the paper, each in small: that they run, go on where they stopped, and say what they did."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from swsgp.data.sets import DataSet
+from swsgp.errors import SettingError
+from swsgp.experiments import (
+    catalogue,
+    deep,
+    joint_covariance,
+    large_m,
+    local_gps,
+    m_and_h,
+    metric,
+    posterior_1d,
+    prior,
+    running_time,
+    systems,
+)
+from swsgp.experiments.study import Study, beside, markdown, spread
+from swsgp.gp.active import PerPoint
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Small data sets in the place of all of them."""
+
+    def load(name):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(300, 3))
+        y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=300)
+        if name in ("eeg", "credit", "spam", "airline", "mnist"):
+            y = (y > 0) * 1.0
+        return DataSet(name, ("a", "b", "c"), x, 10 * y if name == "powerplant" else y)
+
+    monkeypatch.setattr(systems, "load_set", load)
+
+
+def run(module, name, folder):
+    study = Study(name, folder, "quick", Console(quiet=True))
+    module.run(study)
+    return [json.loads(line) for line in (folder / name / "quick.jsonl").read_text().splitlines()]
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path):
+    study = Study("some", tmp_path, "quick", Console(quiet=True))
+    asked = []
+
+    def compute(case):
+        asked.append(case["i"])
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"square": case["i"] ** 2}
+
+    cases = [{"i": i} for i in range(4)]
+    with pytest.raises(KeyboardInterrupt):
+        study.runs(cases, compute)
+    found = Study("some", tmp_path, "quick", Console(quiet=True)).runs(cases, compute)
+    assert [run["square"] for run in found] == [0, 1, 4, 9]
+    assert asked == [0, 1, 2, 2, 3]
+    assert {"case", "square", "seconds", "versions"} == set(found[0])
+    # Another case is another run, and the other level has a file of its own.
+    study.runs([{"i": 1, "more": True}], compute)
+    assert asked[-1] == 1
+    assert not (tmp_path / "some" / "full.jsonl").exists()
+
+
+def test_tables_are_markdown_with_the_papers_numbers_beside_ours():
+    assert markdown(("a", "b"), [(1, "x")]) == "| a | b |\n|---|---|\n| 1 | x |\n"
+    assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+    assert spread([1.0]) == "1.000"
+    assert beside(2.0, 1.5) == ("1.5", "+0.500")
+    assert beside(2.0, None) == ("", "")
+
+
+def test_folds_share_no_row_and_are_scaled_by_their_training_rows(small):
+    folds = [systems.fold("powerplant", i, 5) for i in range(5)]
+    assert sum(len(one.x_test) for one in folds) == 300
+    for one in folds:
+        assert len(one.x) + len(one.x_test) == 300
+        assert one.y.mean() == pytest.approx(0.0, abs=1e-9)
+        assert one.y.std() == pytest.approx(1.0)
+        assert one.unit == pytest.approx(7, abs=1.5)
+    assert systems.fold("protein", 0, 5).unit == 1.0
+    everything = np.concatenate([one.x_test * 1.0 for one in folds])
+    assert len(np.unique(np.round(everything[:, 0], 9))) > 290
+
+
+def test_scores_are_in_the_units_of_the_target(small):
+    data = systems.fold("powerplant", 0, 5)
+    trained = systems.sparse(data, PerPoint(4), 16, steps=300, learning_rate=0.02)
+    scores = systems.score(data, systems.Predictor(trained.model))
+    assert 0.3 < scores["rmse"] < 4
+    assert scores["nll"] == pytest.approx(np.log(scores["rmse"]) + 1.42, abs=0.6)
+    assert scores["nll"] - scores["nll_paper"] == pytest.approx(0.4595, abs=1e-4)
+
+
+def test_local_gps(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(local_gps.LEVELS, "quick", (1, 20, 0.01))
+    monkeypatch.setattr(local_gps, "DATA", ("powerplant",))
+    monkeypatch.setattr(local_gps, "fit_local_gps", partial(local_gps.fit_local_gps, n_experts=4, n_points=20, steps=5))
+    runs = run(local_gps, "local-gps", tmp_path)
+    assert len(runs) == 4
+    table = (tmp_path / "local-gps" / "quick.md").read_text()
+    assert "| powerplant | Inductive GPs | 1 |" in table
+    assert "38.38" in table
+    assert "fewer and faster than the paper" in table
+
+
+def test_m_and_h(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(m_and_h.LEVELS, "quick", (("powerplant",), (32,), 1, 20, 0.01))
+    monkeypatch.setattr(m_and_h, "H", (4,))
+    runs = run(m_and_h, "m-and-h", tmp_path)
+    assert len(runs) == 3
+    assert set(runs[1]["scores"]) == {"SVGP-M", "SVGP-M-4"}
+    for kind in ("md", "png", "pdf"):
+        assert (tmp_path / "m-and-h" / f"quick.{kind}").stat().st_size > 500
+
+
+def test_running_time(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(running_time, "SIZES", {"mnist": 16})
+    monkeypatch.setattr(
+        running_time, "PAPER", {key: value for key, value in running_time.PAPER.items() if "mnist" in key}
+    )
+    monkeypatch.setitem(running_time.LEVELS, "quick", (1, {"mnist": 1.0}))
+    runs = run(running_time, "running-time", tmp_path)
+    assert len(runs) == 2
+    assert all(r["step_ms"] > 0 and r["prediction_ms"] > 0 and len(r["curve"]) >= 1 for r in runs)
+    assert "| 516 |" in (tmp_path / "running-time" / "quick.md").read_text()
+
+
+def test_large_m(small, tmp_path, monkeypatch):
+    plan = {"airline": ((150,), 8)}
+    monkeypatch.setitem(large_m.LEVELS, "quick", (plan, 1.0, 1.0, 0.01))
+    monkeypatch.setitem(large_m.SVGP_SIZES, "quick", (16,))
+    assert len(run(large_m, "large-m", tmp_path)) == 2
+    table = (tmp_path / "large-m" / "quick.md").read_text()
+    assert "airline (stand-in: 2.5 million flights of 2008 to 2023, not the 5.9 million of 2008)" in table
+
+
+def test_deep_without_torch(small, tmp_path, monkeypatch):
+    own = {key: value for key, value in deep.PAPER.items() if key[1] in ("SWSGP", "DGP-RBF")}
+    monkeypatch.setattr(deep, "PAPER", own)
+    monkeypatch.setitem(deep.LEVELS, "quick", (1, (100, 8, 20), (16, 4, 20), 0.01, 200))
+    monkeypatch.setattr(deep, "fit_deep_features", partial(deep.fit_deep_features, steps=20, n_frequencies=8))
+    assert len(run(deep, "deep", tmp_path)) == 4
+
+
+def test_joint_covariance(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(joint_covariance, "M", 32)
+    monkeypatch.setattr(joint_covariance, "N_ACTIVE", 24)
+    monkeypatch.setattr(joint_covariance, "NEIGHBORS", (4, 24))
+    monkeypatch.setattr(joint_covariance, "BATCHES", (4, 8))
+    monkeypatch.setitem(joint_covariance.LEVELS, "quick", (300, 0.02, 1))
+    (result,) = run(joint_covariance, "joint-covariance", tmp_path)
+    found = {(r["system"], r["batch"]): r for r in result["scores"]}
+    assert found["full GP", 8]["covariance_error"] == 0.0
+    assert 0 < found["SVGP-512", 8]["covariance_error"] < 0.2
+    assert all(np.isfinite(r["nll"]) for r in result["scores"])
+
+
+def test_metric(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(metric.LEVELS, "quick", (1, 20, 0.01))
+    monkeypatch.setattr(metric, "DATA", ("powerplant",))
+    runs = run(metric, "metric", tmp_path)
+    assert len({r["scores"]["nll"] for r in runs}) == 4
+
+
+def test_the_prior_without_w_is_the_true_one(tmp_path, monkeypatch):
+    monkeypatch.setitem(prior.LEVELS, "quick", 20_000)
+    (result,) = run(prior, "prior", tmp_path)
+    # The largest of 14,400 differences that are right is about four standard errors.
+    assert result["largest_difference"] < 5 * result["standard_error"]
+
+
+def test_posteriors_of_one_column(tmp_path, monkeypatch):
+    monkeypatch.setitem(posterior_1d.LEVELS, "quick", (20, 0.01))
+    monkeypatch.setattr(posterior_1d, "M", 20)
+    assert len(run(posterior_1d, "posterior-1d", tmp_path)) == 4
+    assert (tmp_path / "posterior-1d" / "quick.png").exists()
+
+
+def test_every_experiment_has_a_module_and_others_are_refused():
+    for name in catalogue.NAMES:
+        assert catalogue.module(name).TITLE
+    with pytest.raises(SettingError, match="there is no experiment 'nonsense'; there are prior"):
+        catalogue.module("nonsense")
