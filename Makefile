@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study bench-baselines clean
+.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -37,6 +37,11 @@ bench-study: $(VENV)/installed-peers
 # The systems that the paper compares with, on powerplant.
 bench-baselines: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/baselines.py
+
+# The page on the paper's experiments, from the results that are kept.
+reproduction: $(VENV)/installed
+	$(BIN)/python -c "from pathlib import Path; from swsgp.experiments.page import page; \
+	Path('docs/reproduction.md').write_text(page(Path('results/reproduce')), encoding='utf-8')"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

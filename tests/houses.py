@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-# Enough for a fair model of the data below.
-FAST = {"max_steps": 128, "batch_size": 64, "early_stopping": False}
+# Enough for a fair model of the data below. The plainest kernel takes half the time to compile.
+FAST = {"max_steps": 128, "batch_size": 64, "early_stopping": False, "kernel": "rbf"}
 
 
 def frame(n=300, seed=0):

@@ -20,7 +20,7 @@ import swsgp
 from swsgp import cli
 
 PROGRAM = [str(Path(sys.executable).with_name("swsgp"))]
-QUICK = ["--n-inducing", "64", "--batch-size", "64", "--max-steps", "128", "--kl-scale", "1"]
+QUICK = ["--n-inducing", "64", "--batch-size", "64", "--max-steps", "128", "--kl-scale", "1", "--kernel", "rbf"]
 
 
 def run(*arguments, cwd=None):
@@ -427,7 +427,7 @@ def test_other_systems_are_one_word_away(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(pd.read_csv(tmp_path / "p.csv")) == 100
     failed(
-        call("fit", folder / "train.csv", *columns, "--model", "svm", "--out", model),
+        call("fit", folder / "train.csv", *columns, "--model", "svm", "--quiet", "--out", model),
         "model must be one of swsgp, swsgp-u, svgp, full-gp",
         code=2,
     )

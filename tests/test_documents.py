@@ -74,3 +74,10 @@ def test_the_scores_in_the_readme_are_those_of_the_committed_run():
         name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         for system, pair in zip(SYSTEMS, zip(cells[::2], cells[1::2], strict=True), strict=True):
             assert found.get((name, system), ("–", "")) == pair
+
+
+def test_the_page_on_the_papers_experiments_is_made_of_the_results():
+    from swsgp.experiments.page import page
+
+    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert text == page(ROOT / "results" / "reproduce")

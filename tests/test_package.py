@@ -28,7 +28,9 @@ ALLOWED = {
     "baselines": {"errors", "arrays", "shapes", "ops", "gp", "data", "fit"},
     "fitted": {"errors", "shapes", "gp", "data", "baselines", "serialization", "yardsticks"},
     "evaluation": {"errors", "fitted", "metrics"},
-    "report": {"data", "gp", "evaluation", "fitted", "plots", ""},
+    "facts": {"data", "gp", "evaluation", "fitted"},
+    "report": {"data", "evaluation", "facts", "plots", ""},
+    "printing": {"estimators"},
     "estimators": {
         "errors",
         "arrays",
@@ -41,7 +43,7 @@ ALLOWED = {
         "fitted",
         "evaluation",
     }
-    | {"report", "shapes", "yardsticks"},
+    | {"facts", "report", "shapes", "yardsticks"},
     "experiments": {"errors", "data", "gp", "fit", "baselines", "files", "metrics", "plots", "serialization"},
     "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
     "streams": {"errors", "data", "estimators"},

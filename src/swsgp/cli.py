@@ -5,24 +5,19 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 """
 
 import json as json_format
-import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from swsgp import __version__
+from swsgp import __version__, printing
 from swsgp.errors import DataError, SettingError, SwsgpError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from swsgp.estimators.base import SWSGPBase
+    pass
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -120,7 +115,7 @@ def demo(
         raise OSError(
             error.errno, f"cannot write to {out}, choose another folder with --out ({error.strerror})"
         ) from None
-    run(out, _console())
+    run(out, printing.console())
 
 
 @app.command()
@@ -247,8 +242,8 @@ def fit(
             _leave(INTERRUPTED)
         interrupted = True
     model.save(out)
-    summary = _summary(model, out)
-    typer.echo(json_format.dumps(summary) if json else _as_lines(summary))
+    summary = printing.summary(model, out)
+    typer.echo(json_format.dumps(summary) if json else printing.as_lines(summary))
     if interrupted:
         _say(f"interrupted at step {summary['steps']}; the model so far is in {out}, and --resume goes on.")
         _leave(INTERRUPTED)
@@ -282,7 +277,7 @@ def predict(
     if not 0 < coverage < 1:
         raise SettingError(f"coverage must be between 0 and 1, got {coverage}.")
     parts = predictions(table, load(model), keep or [], coverage)
-    with _progress("predicting") as count:
+    with printing.progress("predicting") as count:
         n_rows = write_batches(out, map(count, parts))
     if json:
         typer.echo(json_format.dumps({"rows": n_rows, "predictions": str(out)}))
@@ -300,12 +295,12 @@ def evaluate(model: Model, table: Table, target: Target = None, json: Json = Fal
     from swsgp.streams import labelled
 
     loaded = load(model)
-    with _progress("evaluating") as count:
+    with printing.progress("evaluating") as count:
         scores = loaded.evaluate_parts(map(count, labelled(table, loaded, target))).scores
     if json:
-        typer.echo(json_format.dumps(_finite(scores)))
+        typer.echo(json_format.dumps(printing.finite(scores)))
         return
-    _print_scores(scores)
+    printing.print_scores(scores)
 
 
 @app.command()
@@ -313,8 +308,8 @@ def inspect(model: Model, json: Json = False) -> None:
     """Say what is in a model's file: columns, settings, training, versions."""
     from swsgp.serialization import read_header
 
-    facts = _facts(model, read_header(model))
-    typer.echo(json_format.dumps(facts) if json else _as_lines(facts))
+    facts = printing.facts(model, read_header(model))
+    typer.echo(json_format.dumps(facts) if json else printing.as_lines(facts))
 
 
 @app.command()
@@ -374,95 +369,7 @@ def reproduce(
     if name is None:
         raise SettingError("name an experiment, or all; --list shows them.")
     try:
-        run(name, "full" if full else "quick", data, out, _console())
+        run(name, "full" if full else "quick", data, out, printing.console())
     except KeyboardInterrupt:
         _say("interrupted; the same command goes on from here.")
         _leave(INTERRUPTED)
-
-
-# ------------------------------------------------------------------------------------------------------ printing
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console()
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[Any], Any]]:
-    """Counts the rows of tables that go through it: on a terminal for all to see, elsewhere silently."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    text = TextColumn("{task.description} · {task.completed:,.0f} rows")
-    with Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-
-        def count(part: Any) -> Any:
-            bar.advance(task, len(part[0] if isinstance(part, tuple) else part))
-            return part
-
-        yield count
-
-
-def _summary(model: "SWSGPBase", path: Path) -> dict[str, Any]:
-    record = model.fitted_.record
-    scores = [report[3] for report in record["history"] if report[3] is not None]
-    return {
-        "model": str(path),
-        "estimator": type(model).__name__,
-        "rows": record["rows"],
-        "columns": len(model.fitted_.encoding.names),
-        **{name: record["settings"][name] for name in record["chosen"]},
-        "steps": record["steps"],
-        "seconds": round(record["seconds"], 2),
-        "ended_by": record["ended_by"],
-        "held_out_log_score": max(scores, default=None),
-    }
-
-
-def _facts(path: Path, header: dict[str, Any]) -> dict[str, Any]:
-    """What people want to know of a file, without the model itself."""
-    if header.get("kind") != "model":
-        return {"file": str(path), "kind": header.get("kind"), "step": header.get("step"), **header["versions"]}
-    record = {name: value for name, value in header["record"].items() if name != "history"}
-    return {
-        "file": str(path),
-        "bytes": path.stat().st_size,
-        "format": header["format"],
-        "estimator": header["estimator"],
-        **record,
-    }
-
-
-def _as_lines(facts: dict[str, Any], indent: str = "") -> str:
-    """Names and values, one a line, for people."""
-    lines = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{name}", _as_lines(value, indent + "  ")]
-        else:
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            lines.append(f"{indent}{name:<{22 - len(indent)}} {'-' if shown is None else shown}")
-    return "\n".join(lines)
-
-
-def _print_scores(scores: dict[str, dict[str, float]]) -> None:
-    from rich.table import Table as Grid
-
-    grid = Grid("score")
-    for system in scores:
-        grid.add_column(system, justify="right")
-    for name in next(iter(scores.values())):
-        grid.add_row(name, *(f"{values[name]:.4g}" for values in scores.values()))
-    _console().print(grid)
-
-
-def _finite(scores: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
-    """JSON has no NaN."""
-    return {
-        system: {name: value if math.isfinite(value) else None for name, value in values.items()}
-        for system, values in scores.items()
-    }

@@ -4,15 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from typing import Any
 
 import numpy as np
 
 from swsgp import __version__
-from swsgp.data.tables import as_arrow
 from swsgp.evaluation import LINEAR, ClassEvaluation, Evaluation, RegressionEvaluation
-from swsgp.fitted import Fitted
-from swsgp.gp.model import SparseGP
+from swsgp.facts import MOST_ROWS, Facts, duration
 from swsgp.plots import (
     MOST_CURVES,
     MOST_POINTS,
@@ -28,90 +25,9 @@ from swsgp.plots import (
 )
 
 _STYLE = resources.files("swsgp").joinpath("report.css").read_text(encoding="utf-8")
-MOST_ROWS = 10  # in the table of surprising rows
 MOST_COLUMNS = 8  # beside them
 MOST_RELEVANCES = 20
 MOST_CONFUSED = 20  # classes in the table of confusions
-_OF_ADAM = {"learning rate": "learning_rate", "rows of a mini-batch": "batch_size"}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the page says beside the evaluation.
-
-    `sections` are tables of names and values under their headings; `history` has step, seconds, bound per row and
-    held-out log score; `relevance` the share of each input column; `surprising` the numbers of test rows, the most
-    surprising first, with their values in the order of `columns`.
-    """
-
-    title: str
-    sections: dict[str, dict[str, str]]
-    history: list[tuple[int, float, float, float | None]]
-    relevance: dict[str, float]
-    columns: tuple[str, ...]
-    surprising: list[tuple[int, list[str]]]
-
-
-def facts(fitted: Fitted, evaluation: Evaluation, X: Any, title: str) -> Facts:
-    """What a trained model says of itself, and the rows of the user's table X that surprised it most."""
-    record, names = fitted.record, fitted.encoding.names
-    settings = record["settings"]
-    model = fitted.model
-    parts = {}
-    if isinstance(model, SparseGP):
-        parts = {
-            "inducing points": f"{len(model.inducing):,}",
-            "active for a row": str(model.active_prediction),
-            "landmarks, active for every row": f"{settings['n_landmarks']:,}",
-            "form of S": settings["covariance"],
-            "KL scale": f"{settings['kl_scale']:g}",
-        }
-    sections = {
-        "Model": {
-            "kind": settings["model"],
-            "kernel": settings["kernel"],
-            "likelihood": type(model.likelihood).__name__,
-            **parts,
-            "precision of training": settings["precision"],
-            "chosen by the data": ", ".join(record["chosen"]) or "nothing",
-        },
-        "Training data": {
-            "rows": f"{record['rows']:,}",
-            "rows held out": f"{settings.get('n_held_out', 0):,}",
-            "target": record["target"] or "not named",
-            "input columns": f"{len(names):,}",
-            "columns of numbers": f"{len(fitted.spread):,}",
-            "missing values": settings["missing"],
-        },
-        "Sizes and timings": {
-            "training": _duration(record["seconds"]),
-            "steps": f"{record['steps']:,}, ended by {record['ended_by']}",
-            **{name: f"{settings[key]:g}" for name, key in _OF_ADAM.items() if key in settings},
-            "seed": str(settings["seed"]),
-        },
-        "Versions": fitted.record["versions"],
-    }
-    order = np.argsort(evaluation.log_density)[:MOST_ROWS]
-    return Facts(
-        title=title,
-        sections=sections,
-        history=[tuple(report) for report in record["history"]],
-        relevance=record["relevance"],
-        columns=names,
-        surprising=[(int(row), values) for row, values in zip(order, _values(X, names, order), strict=True)],
-    )
-
-
-def _values(X: Any, names: tuple[str, ...], rows: np.ndarray) -> list[list[str]]:
-    """The user's own values in some rows, as text."""
-    table = as_arrow(X)
-    if table is None:
-        return [[f"{value:.6g}" for value in row] for row in np.asarray(X, dtype=np.float64)[rows]]
-    columns = [table[name].take(rows).to_pylist() for name in names]
-    return [
-        [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
-        for row in zip(*columns, strict=True)
-    ]
 
 
 def page(evaluation: Evaluation, facts: Facts) -> str:
@@ -253,7 +169,7 @@ def _training(history: list[tuple[int, float, float, float | None]]) -> str:
             figures.append(
                 _figure(name, heading, caption, training_curve, steps[known], values[known], heading.lower())
             )
-    return f"<p>{_count(int(steps[-1]), 'step')} in {_duration(seconds[-1])}.</p>\n{_figures(figures)}"
+    return f"<p>{_count(int(steps[-1]), 'step')} in {duration(seconds[-1])}.</p>\n{_figures(figures)}"
 
 
 def _regression(evaluation: RegressionEvaluation) -> str:
@@ -450,10 +366,3 @@ def _count(n: int, what: str) -> str:
 
 def _n_rows(evaluation: Evaluation) -> str:
     return _count(len(evaluation.observed), "test row")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -12,7 +12,7 @@ from swsgp.errors import SettingError
 from swsgp.estimators import training
 from swsgp.fit.solved import Form, solved
 
-SOLVE = {"n_inducing": 128, "n_neighbors": 16, "max_steps": 64, "batch_size": 64}
+SOLVE = {"n_inducing": 128, "n_neighbors": 16, "max_steps": 64, "batch_size": 64, "kernel": "rbf"}
 TEST = frame(200, seed=1)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from swsgp.arrays import as_inputs, as_target
+from swsgp.data.sources import SOURCES, fetch
 from swsgp.errors import DataError, DataFolderError
 
 _VARIABLE = "SWSGP_DATA"
@@ -39,8 +40,13 @@ def data_folder() -> Path:
 
 
 def load_set(name: str) -> DataSet:
-    """A data set from `NAME.parquet` in the data folder; the column `target` is what is to be predicted."""
+    """A data set from `NAME.parquet` in the data folder; the column `target` is what is to be predicted.
+
+    Sets of the paper are fetched into the cache, where no folder is named.
+    """
     path = data_folder() / f"{name}.parquet"
+    if not path.is_file() and name in SOURCES and not os.environ.get(_VARIABLE):
+        path = fetch(name, path.parent)
     if not path.is_file():
         raise DataFolderError(f"there is no {path.name} in {path.parent}; set {_VARIABLE} to the folder that has it.")
     try:

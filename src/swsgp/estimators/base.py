@@ -1,7 +1,6 @@
 """What the regressor and the classifier share: parameters, training, inputs, files."""
 
 import abc
-import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -9,15 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from rich.console import Console
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_array, check_random_state
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from swsgp.data.scaling import Scaling
-from swsgp.data.tables import Encoding, as_arrow, as_vector, check_missing, is_complete, is_missing, name_of, numbers
+from swsgp.data.tables import name_of
 from swsgp.errors import DataError, SettingError
+from swsgp.estimators.inputs import LearnsFromTables
 from swsgp.estimators.training import Outcome, climb, climb_on, fit_other_system, solve, solve_on
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
@@ -33,12 +31,10 @@ from swsgp.yardsticks import Yardsticks
 
 # Up to so many inducing inputs start at k-means centres, which are better placed than a subset, and slower to find.
 _MAX_CENTRES = 512
-# Missing values are looked for later, where columns can be named.
-_AS_ARRAY = {"dtype": np.float64, "ensure_all_finite": False}
 S = TypeVar("S", bound="SWSGPBase")
 
 
-class SWSGPBase(BaseEstimator):
+class SWSGPBase(LearnsFromTables):
     """A model that learns from tables; the regressor and the classifier say what the target is."""
 
     def __init__(
@@ -142,22 +138,6 @@ class SWSGPBase(BaseEstimator):
             sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
             return self._take(solve_on(fitted, x, y, sizes), n_rows)
         return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
-
-    def _without_holes(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Rows for training, without those that miss a value if that was asked for."""
-        rows: Any = as_arrow(X)
-        if rows is None:
-            rows = check_array(X, estimator=self, input_name="X", **_AS_ARRAY)
-        elif 0 in rows.shape:
-            raise DataError(f"X must have at least one row and one column, got shape {rows.shape}.")
-        y = column_or_1d(as_vector(y), warn=True)
-        check_consistent_length(rows, y)
-        if self.missing == "drop":
-            keep = is_complete(rows) & ~is_missing(y)
-            if not keep.any():
-                raise DataError("every row has a missing value; leave out the emptiest columns, or use missing='fill'.")
-            rows, y = rows.filter(keep) if isinstance(rows, pa.Table) else rows[keep], y[keep]
-        return rows, y
 
     def _start(self, X: Any, y: Any, classes: Any) -> tuple[Fitted, np.ndarray, np.ndarray]:
         """The model before training, and its data."""
@@ -272,52 +252,8 @@ class SWSGPBase(BaseEstimator):
         """The target of training as numbers, and the labels that they stand for, if any."""
 
     @abc.abstractmethod
-    def _as_numbers(self, y: np.ndarray, labels: Any) -> np.ndarray:
-        """A target as numbers: positions in the labels, if there are any."""
-
-    @abc.abstractmethod
     def _likelihood(self, y: np.ndarray, labels: Any) -> tuple[Likelihood, Scaling | None]:
         """The likelihood before training, and the scaling of the target, if it has one."""
-
-    # -------------------------------------------------------------------------------------------- what comes in
-
-    def _training_data(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray, Encoding]:
-        """Inputs as numbers, the target as it is, and how columns became numbers."""
-        check_missing(self.missing)
-        if y is None:
-            raise DataError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        rows, y = self._without_holes(X, y)
-        if isinstance(rows, pa.Table):
-            encoding = Encoding.of(rows, self.max_categories, self.missing)
-            return encoding.apply(rows), y, encoding
-        encoding = Encoding.of_array(rows, self.missing)
-        return encoding.apply_array(rows), y, encoding
-
-    def _inputs(self, X: Any) -> np.ndarray:
-        """Inputs of a prediction as numbers."""
-        # scikit-learn's checks take as long as predicting a row; they are for what is not plainly right.
-        if not hasattr(self, "fitted_"):
-            check_is_fitted(self, "fitted_")
-        encoding = self.fitted_.encoding
-        if not encoding.is_named and _is_plain(X, self.n_features_in_):
-            return encoding.apply_array(X)
-        table = as_arrow(X)
-        if table is None:
-            # Says if there are names on one side only, or another number of columns.
-            return encoding.apply_array(validate_data(self, X, reset=False, **_AS_ARRAY))
-        if len(table) == 0:
-            raise DataError("X must have at least one row, got none.")
-        if encoding.is_named:
-            return encoding.apply(table)
-        warnings.warn(f"X has feature names, but {type(self).__name__} was fitted without feature names", stacklevel=3)
-        return encoding.apply_array(validate_data(self, numbers(table), reset=False, **_AS_ARRAY))
-
-    def _labelled(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and target of rows to be learned or scored, as numbers."""
-        x = self._inputs(X)
-        y = self._as_numbers(column_or_1d(as_vector(y), warn=True), self.fitted_.labels)
-        check_consistent_length(x, y)
-        return x, y
 
     # ------------------------------------------------------------------------------------------- what goes out
 
@@ -337,7 +273,8 @@ class SWSGPBase(BaseEstimator):
     def report(self, X: Any, y: Any, path: Any = None, title: str = "Model") -> str:
         """A page of HTML that shows how good the model is on labelled rows; written to `path`, if there is one."""
         # Brings in matplotlib.
-        from swsgp.report import facts, page
+        from swsgp.facts import facts
+        from swsgp.report import page
 
         evaluation = self.evaluate(X, y)
         text = page(evaluation, facts(self.fitted_, evaluation, X, title))
@@ -388,7 +325,3 @@ def _thinned(history: list[list[Any]]) -> list[list[Any]]:
     """At most about a thousand reports, with all that have a held-out score."""
     every = -(-len(history) // 1000)
     return [report for i, report in enumerate(history) if i % every == 0 or report[3] is not None]
-
-
-def _is_plain(X: Any, n_columns: int) -> bool:
-    return type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0 and X.shape[1] == n_columns

@@ -98,5 +98,5 @@ def _figure(found: dict[Any, list[dict[str, float]]], names: tuple[str, ...], si
         panels[0, column].set_title(name, fontsize=10)
         panels[1, column].set_xlabel("M")
         panels[1, column].set_xticks(sizes)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=8, fontsize=8)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure

@@ -60,7 +60,7 @@ class Study:
 
     def write_figure(self, figure: Figure) -> None:
         """The figure as PNG and PDF."""
-        figure.tight_layout()
+        figure.set_layout_engine("constrained")
         for kind in ("png", "pdf"):
             path = self.folder / f"{self.level}.{kind}"
             with replacing(path) as new:

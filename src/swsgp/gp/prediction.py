@@ -4,7 +4,6 @@ Inputs and results are NumPy arrays in the units that the model was trained in.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -14,19 +13,17 @@ import numpy as np
 
 from swsgp.arrays import inputs_for, pair_for, to_power_of_two
 from swsgp.errors import NumericalError, SettingError
+from swsgp.gp import programs
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
-from swsgp.gp.likelihoods import Classification, Likelihood, Regression
+from swsgp.gp.likelihoods import Classification, Regression
 from swsgp.gp.model import SparseGP, per_inducing, prepared
 from swsgp.gp.variational import Diagonal, Full
-from swsgp.ops.compiled import Structure, jit
-from swsgp.ops.local import inverse_factor, joint_covariance
+from swsgp.ops.compiled import Structure
 from swsgp.shapes import Array, precision_scope
 
 # Numbers held at once for one chunk in its largest array: 64 MB in float32.
 _MAX_NUMBERS = 1 << 24
 _MAX_ROWS = 8192
-# Likelihood, latent mean and variance of one point, and columns of its own, to results.
-Finish = Callable[..., tuple[Array, ...]]
 # A union is made of this many points at a time where only marginals are asked for.
 _UNION_ROWS = 64
 # Points of a joint covariance, whose matrices are dense.
@@ -50,7 +47,7 @@ class Predictor:
         self._factor: Any = None
         if isinstance(self._active, All):
             with precision_scope(self._precision):
-                self._factor = jnp.asarray(self._retried(_factor)[0])
+                self._factor = jnp.asarray(self._retried(programs.factor)[0])
         self._arrays, definition = jax.tree.flatten(model)
         self._structure = Structure(definition)
         self._chunk_rows = self._most_rows()
@@ -64,13 +61,13 @@ class Predictor:
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
-        mean, variance = self._over_chunks(_latent, x)
+        mean, variance = self._over_chunks(programs.latent, x)
         return mean, variance
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a new observation at each point."""
         self._check_regression()
-        mean, variance = self._over_chunks(_moments, x)
+        mean, variance = self._over_chunks(programs.moments, x)
         return mean, variance
 
     @property
@@ -83,7 +80,7 @@ class Predictor:
     def quantiles(self, x: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Quantiles of a new observation at each point, (len(x), len(levels)), for levels between 0 and 1."""
         self._check_regression()
-        columns = [self._over_chunks(_quantile, x, np.full(len(x), level))[0] for level in levels]
+        columns = [self._over_chunks(programs.quantile, x, np.full(len(x), level))[0] for level in levels]
         return np.stack(columns, axis=1)
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
@@ -91,11 +88,11 @@ class Predictor:
         likelihood = self.model.likelihood
         if not isinstance(likelihood, Classification):
             raise SettingError(f"{type(likelihood).__name__} predicts numbers; ask for moments.")
-        return self._over_chunks(_probabilities, x)[0]
+        return self._over_chunks(programs.probabilities, x)[0]
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Log predictive density of each observation."""
-        return self._of_observations(_log_density, x, y)[0]
+        return self._of_observations(programs.log_density, x, y)[0]
 
     def assess_numbers(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """All about observations at once: mean, variance, ends of 95% intervals, position, log density.
@@ -103,11 +100,11 @@ class Predictor:
         The position is where each observation lies in its predictive distribution, from 0 to 1.
         """
         self._check_regression()
-        return self._of_observations(_assess_numbers, x, y)
+        return self._of_observations(programs.assess_numbers, x, y)
 
     def assess_classes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """All about classes at once: their probabilities, and the log-probability of the true one."""
-        return self._of_observations(_assess_classes, x, y)
+        return self._of_observations(programs.assess_classes, x, y)
 
     def joint(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (len(x), Q) and covariance (Q, len(x), len(x)) of q(f) over all points together.
@@ -133,9 +130,9 @@ class Predictor:
                 raise SettingError(f"these points have {len(index)} active inducing points together; ask for fewer.")
             if isinstance(self._active, PerPoint):
                 place = np.searchsorted(index[present], own)
-                mean, cov = self._retried(lambda model: _joint_per_point(model, padded, own, index, place))
+                mean, cov = self._retried(lambda model: programs.joint_per_point(model, padded, own, index, place))
             else:
-                mean, cov = self._retried(lambda model: _joint(model, self._factor, padded, index, present))
+                mean, cov = self._retried(lambda model: programs.joint(model, self._factor, padded, index, present))
         return mean[: len(x)], cov[:, : len(x), : len(x)]
 
     # ---------------------------------------------------------------------------------------------------------
@@ -146,12 +143,12 @@ class Predictor:
             raise SettingError(f"{type(likelihood).__name__} predicts classes; ask for probabilities.")
         return likelihood
 
-    def _of_observations(self, finish: Finish, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _of_observations(self, finish: programs.Finish, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         x, y = pair_for(x, y, self._z.shape[1], self._precision)
         self.model.likelihood.check(y)
         return self._over_chunks(finish, x, y)
 
-    def _over_chunks(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _over_chunks(self, finish: programs.Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
         """What `finish` makes of the latent moments, and of the columns beside the inputs, for all rows."""
         x = inputs_for(x, self._z.shape[1], self._precision)
         others = tuple(column.astype(self._precision) for column in others)
@@ -184,7 +181,7 @@ class Predictor:
             chunk = [column[start : start + most] for column in columns]
             yield len(chunk[0]), tuple(to_power_of_two(column) for column in chunk)
 
-    def _chunk(self, finish: Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _chunk(self, finish: programs.Finish, x: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
         match self._active:
             case PerPoint(n_neighbors):
                 own = self._search(x, n_neighbors)
@@ -192,14 +189,14 @@ class Predictor:
                 def compute(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
                     arrays = self._arrays if model is self.model else jax.tree.leaves(model)
                     arrays, index = self._few(arrays, own)
-                    return _per_point(arrays, x, index, others, structure=self._structure, finish=finish)
+                    return programs.per_point(arrays, x, index, others, structure=self._structure, finish=finish)
 
                 return self._retried(compute)
             case Union(n_neighbors=n_neighbors):
                 index, present = _union(self._search(x, n_neighbors))
-                return self._retried(lambda model: _with_union(model, x, index, present, others, finish=finish))
+                return self._retried(lambda model: programs.with_union(model, x, index, present, others, finish=finish))
             case All():
-                return self._retried(lambda model: _with_all(model, self._factor, x, others, finish=finish))
+                return self._retried(lambda model: programs.with_all(model, self._factor, x, others, finish=finish))
 
     def _few(self, arrays: list[Any], own: np.ndarray) -> tuple[list[Any], np.ndarray]:
         """The model's arrays with the inducing variables of a few rows alone, and where they are then.
@@ -249,132 +246,3 @@ def _union(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _on_host(outcome: tuple[Array, tuple[Array, ...]]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     sound, results = outcome
     return np.asarray(sound), tuple(np.asarray(result) for result in results)
-
-
-# ------------------------------------------------------------------------------------------------- compiled parts
-# Each takes latent moments to what was asked for, for one point.
-
-
-def _latent(likelihood: Likelihood, mean: Array, variance: Array) -> tuple[Array, ...]:
-    return mean, variance
-
-
-def _moments(likelihood: Regression, mean: Array, variance: Array) -> tuple[Array, ...]:
-    return likelihood.moments(mean, variance)
-
-
-def _quantile(likelihood: Regression, mean: Array, variance: Array, level: Array) -> tuple[Array, ...]:
-    return (likelihood.quantile(level, mean, variance),)
-
-
-def _probabilities(likelihood: Classification, mean: Array, variance: Array) -> tuple[Array, ...]:
-    return (likelihood.probabilities(mean, variance),)
-
-
-def _log_density(likelihood: Likelihood, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
-    return (likelihood.log_predictive(y, mean, variance),)
-
-
-def _assess_numbers(likelihood: Regression, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
-    ends = (likelihood.quantile(jnp.asarray(level, mean.dtype), mean, variance) for level in (0.025, 0.975))
-    position = likelihood.position(y, mean, variance)
-    return *likelihood.moments(mean, variance), *ends, position, likelihood.log_predictive(y, mean, variance)
-
-
-def _assess_classes(likelihood: Classification, mean: Array, variance: Array, y: Array) -> tuple[Array, ...]:
-    return likelihood.probabilities(mean, variance), likelihood.log_predictive(y, mean, variance)
-
-
-# ----------------------------------------------------------------------------------------- one program for a chunk
-
-
-@partial(jit, constant=("structure", "finish"))
-def _per_point(
-    arrays: list[Array], x: Array, index: Array, others: tuple[Array, ...], structure: Structure, finish: Finish
-) -> tuple[Array, tuple[Array, ...]]:
-    model: SparseGP = structure.together(arrays)
-    seen = model.seen_from(x)
-
-    def one(point: Array, own: Array, seen: Array) -> tuple[Array, Array]:
-        k_zx, k_xx = model.k_zx(own, point[None], seen[None]), model.k_xx(point[None], seen[None])
-        return model.variational.marginals(own, inverse_factor(model.k_zz(own)), k_zx, k_xx)
-
-    mean, variance = jax.vmap(one)(x, index, seen)
-    return _finished(model, *model.whole(mean[:, 0], variance[:, 0], seen), others, finish)
-
-
-@partial(jit, constant="finish")
-def _with_all(
-    model: SparseGP, factor: Array, x: Array, others: tuple[Array, ...], finish: Finish
-) -> tuple[Array, tuple[Array, ...]]:
-    mean, variance = _conditional(model, factor, x, jnp.arange(len(model.inducing)))
-    return _finished(model, mean, variance, others, finish)
-
-
-@partial(jit, constant="finish")
-def _with_union(
-    model: SparseGP, x: Array, index: Array, present: Array, others: tuple[Array, ...], finish: Finish
-) -> tuple[Array, tuple[Array, ...]]:
-    mean, variance = _conditional(model, _masked_factor(model, index, present), x, index, present)
-    return _finished(model, mean, variance, others, finish)
-
-
-def _finished(
-    model: SparseGP, mean: Array, variance: Array, others: tuple[Array, ...], finish: Finish
-) -> tuple[Array, tuple[Array, ...]]:
-    """Which rows are sound, and the results."""
-    sound = jnp.isfinite(mean).all(axis=1) & jnp.isfinite(variance).all(axis=1)
-    return sound, jax.vmap(lambda *row: finish(model.likelihood, *row))(mean, variance, *others)
-
-
-@jit
-def _factor(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
-    factor = inverse_factor(model.k_zz(jnp.arange(len(model.inducing))))
-    return jnp.isfinite(factor).all(), (factor,)
-
-
-@jit
-def _joint(
-    model: SparseGP, factor: Array | None, x: Array, index: Array, present: Array
-) -> tuple[Array, tuple[Array, ...]]:
-    w = _masked_factor(model, index, present) if factor is None else factor
-    k_zx = jnp.where(present[:, None], model.covariance.matrix(model.inducing[index], x), 0.0)
-    mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
-    k_xx = model.covariance.matrix(x, x)
-    cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
-    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
-
-
-@jit
-def _joint_per_point(
-    model: SparseGP, x: Array, own: Array, index: Array, place: Array
-) -> tuple[Array, tuple[Array, ...]]:
-    """`own` are the points' active sets, `index` their union, and `place` where in it each of `own` is."""
-    seen = model.seen_from(x)
-    rows = jnp.arange(len(x))[:, None]
-    a = jnp.zeros((len(x), len(index)), x.dtype).at[rows, place].add(model.own_weights(x, own, seen))
-    k_xz, k_xx = model.k_zx(index, x, seen).T, model.covariance.matrix(x, x) - seen @ seen.T
-    cross = k_xz @ a.T
-    inner = model.k_zz(index) + model.variational.covariance(index)
-    cov = k_xx - cross - cross.T + a @ inner @ a.T
-    cov = 0.5 * (cov + jnp.swapaxes(cov, -1, -2))
-    mean, _ = model.whole(a @ model.variational.mean[index], jnp.zeros((len(x), len(cov)), x.dtype), seen)
-    if model.landmarks is not None:
-        cov = cov + model.landmarks.covariance(seen)
-    return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (mean, cov)
-
-
-def _conditional(
-    model: SparseGP, w: Array, x: Array, index: Array, present: Array | None = None
-) -> tuple[Array, Array]:
-    k_zx = model.covariance.matrix(model.inducing[index], x)
-    if present is not None:
-        k_zx = jnp.where(present[:, None], k_zx, 0.0)
-    mean, variance = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
-    return model.around_offset(mean), variance
-
-
-def _masked_factor(model: SparseGP, index: Array, present: Array) -> Array:
-    """The factor of a padded set: padding is independent of everything, so it has no weight in a prediction."""
-    both = present[:, None] & present[None, :]
-    return inverse_factor(jnp.where(both, model.k_zz(index), jnp.eye(len(index), dtype=model.inducing.dtype)))

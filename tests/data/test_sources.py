@@ -1,0 +1,118 @@
+"""Data sets from their public sources, on small files of the same kinds in the place of these."""
+
+import gzip
+import io
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from swsgp import load_set
+from swsgp.data import sets, sources
+from swsgp.errors import DataError, DataFolderError
+
+
+def archive(**files):
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name.replace("__", "."), content)
+    return whole.getvalue()
+
+
+def fetched(monkeypatch, folder, name, size, *parts):
+    """What `fetch` makes of these bytes, for a source of another size."""
+    small = replace(sources.SOURCES[name], n_rows=size[0], n_inputs=size[1])
+    monkeypatch.setitem(sources.SOURCES, name, small)
+    answers = dict(zip(small.urls, parts, strict=True))
+    return pq.read_table(sources.fetch(name, folder, answers.__getitem__))
+
+
+def test_comma_separated_values_with_the_target_first(monkeypatch, tmp_path):
+    zipped = archive(CASP__csv="RMSD,F1,F2\n1.5,2,3\n4.5,5,6\n")
+    table = fetched(monkeypatch, tmp_path, "protein", (2, 2), zipped)
+    assert table.to_pydict() == {"F1": [2.0, 5.0], "F2": [3.0, 6.0], "target": [1.5, 4.5]}
+
+
+def test_values_without_names(monkeypatch, tmp_path):
+    table = fetched(monkeypatch, tmp_path, "spam", (2, 2), archive(spambase__data="0,0.5,1\n1,2,0\n"))
+    assert table.to_pydict() == {"x0": [0.0, 1.0], "x1": [0.5, 2.0], "target": [1.0, 0.0]}
+
+
+def test_attribute_relation_files(monkeypatch, tmp_path):
+    text = "@RELATION EEG\n@ATTRIBUTE AF3 NUMERIC\n@ATTRIBUTE eye {0,1}\n@DATA\n4329.2,0\n4324.6,1\n"
+    table = fetched(monkeypatch, tmp_path, "eeg", (2, 1), archive(**{"EEG Eye State.arff": text}))
+    assert table.to_pydict() == {"x0": [4329.2, 4324.6], "target": [0.0, 1.0]}
+
+
+def test_spreadsheets(monkeypatch, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("openpyxl")
+    sheet = io.BytesIO()
+    pd.DataFrame({"AT": [8.3, 23.6], "PE": [480.5, 445.75]}).to_excel(sheet, index=False)
+    table = fetched(monkeypatch, tmp_path, "powerplant", (2, 1), archive(Folds5x2_pp__xlsx=sheet.getvalue()))
+    assert table.to_pydict() == {"AT": [8.3, 23.6], "target": [480.5, 445.75]}
+
+
+def test_images(monkeypatch, tmp_path):
+    def packed(array, n_header):
+        return gzip.compress(bytes(n_header) + array.astype(np.uint8).tobytes())
+
+    train, test = np.full((2, 784), 7), np.full((1, 784), 9)
+    parts = (packed(train, 16), packed(np.array([3, 4]), 8), packed(test, 16), packed(np.array([5]), 8))
+    table = fetched(monkeypatch, tmp_path, "mnist", (3, 784), *parts)
+    assert table["target"].to_pylist() == [3, 4, 5]
+    assert table["split"].to_pylist() == ["train", "train", "test"]
+    assert table["p783"].to_pylist() == [7, 7, 9]
+
+
+def test_waves_of_four_coasts_and_queries_in_an_archive_within_the_archive(monkeypatch, tmp_path):
+    files = {f"WECs_DataSet/{c}_Data.csv": "1,2,3\n" for c in ("Adelaide", "Perth", "Sydney", "Tasmania")}
+    table = fetched(monkeypatch, tmp_path, "wave", (4, 2), archive(**files))
+    assert table["target"].to_pylist() == [3.0] * 4
+    text = ",x,y,x_range,y_range,count,sum_,avg\n0,1,2,3,4,5,6,7\n"
+    inner = archive(**{"Range-Queries-Aggregates.csv": text})
+    table = fetched(monkeypatch, tmp_path, "query", (1, 4), archive(**{"Datasets.zip": inner}))
+    assert table.to_pydict() == {"x": [1.0], "y": [2.0], "x_range": [3.0], "y_range": [4.0], "target": [5.0]}
+
+
+def test_what_is_not_the_data_set_is_refused_and_leaves_nothing_behind(monkeypatch, tmp_path):
+    with pytest.raises(DataError, match="has 2 rows and 2 inputs, where protein has 45730 and 9"):
+        sources.fetch("protein", tmp_path, lambda _: archive(CASP__csv="RMSD,F1,F2\n1.5,2,3\n4.5,5,6\n"))
+    with pytest.raises(DataError, match="is not the data set protein"):
+        sources.fetch("protein", tmp_path, lambda _: b"<html>moved</html>")
+    with pytest.raises(DataError, match=r"no file in it ends in CASP\.csv"):
+        sources.fetch("protein", tmp_path, lambda _: archive(other="1"))
+
+    def no_network(_):
+        raise OSError("no route to host")
+
+    with pytest.raises(DataFolderError, match=r"could not be fetched from https.*no route to host.*set SWSGP_DATA"):
+        sources.fetch("protein", tmp_path, no_network)
+    with pytest.raises(DataFolderError, match="no public source for 'moon'"):
+        sources.fetch("moon", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_is_filled_once(monkeypatch, tmp_path):
+    monkeypatch.delenv("SWSGP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    small = replace(sources.SOURCES["spam"], n_rows=2, n_inputs=2)
+    monkeypatch.setitem(sources.SOURCES, "spam", small)
+    asked = []
+
+    def read(url):
+        asked.append(url)
+        return archive(spambase__data="0,0.5,1\n1,2,0\n")
+
+    monkeypatch.setattr(sources, "_read", read)
+    assert load_set("spam").x.shape == (2, 2)
+    np.testing.assert_array_equal(load_set("spam").y, [1, 0])
+    assert len(asked) == 1
+    # A folder that the user has named is not written to.
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path / "own"))
+    with pytest.raises(DataFolderError, match=r"no spam\.parquet"):
+        load_set("spam")
+    assert sets.data_folder() == tmp_path / "own"
