@@ -100,7 +100,7 @@ class SWSGPBase(LearnsFromTables):
 
         Notes
         -----
-        Ctrl-C ends training and is raised, but the model so far is kept and can predict.
+        Ctrl-C ends training and is raised, but the model so far is kept and can predict, if it has inducing points.
         """
         start, x, y = self._start(X, y, classes=None)
         return self._train(start, x, y, checkpoint, resume)
@@ -152,7 +152,7 @@ class SWSGPBase(LearnsFromTables):
         check_precision(self.precision)
         chosen = choose(len(x), asked, isinstance(likelihood, Gaussian))
         seed = seed_of(self.random_state)
-        inputs = Scaling.of(x) if encoding is None else Scaling.of(x).except_for(encoding.is_text)
+        inputs = Scaling.of(x).except_for(encoding.is_text)
         inputs.check_reach(x, [f"column '{encoding.names[source]}'" for source in encoding.sources])
         if target is not None:
             target.check_reach(y, ["the target"])
