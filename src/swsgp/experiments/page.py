@@ -22,7 +22,9 @@ CLAIMS: dict[str, tuple[str, str]] = {
     ),
     "running-time": (
         "A prediction is faster with SWSGP; a training step is slower at M = 256 and faster at M = 1024.",
-        "Not compared yet at the paper's settings.",
+        "SWSGP is faster in both on both data sets: on MNIST 49 times a step and 29 times a prediction, and ahead in "
+        "error and NLL throughout. On eeg it is far ahead at first and then gets worse, until SVGP has the better "
+        "scores after half a minute. The scores are those of minutes, not of the paper's hours.",
     ),
     "large-m": (
         "Thousands of inducing points that stay are better than 128 or 512 that move; on airline 100,000 of them reach "
