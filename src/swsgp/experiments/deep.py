@@ -46,6 +46,8 @@ def run(study: Study) -> None:
     rows = []
     for (name, system), (paper_main, paper_nll) in PAPER.items():
         own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
+        if not own:
+            continue
         case = next(r["case"] for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system))
         main, nll = ([s[key] for s in own] for key in (main_score(own[0]), "nll"))
         as_paper = [s.get("nll_paper", s["nll"]) for s in own]

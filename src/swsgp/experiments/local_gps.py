@@ -43,6 +43,8 @@ def run(study: Study) -> None:
     for name in DATA:
         for system in SYSTEMS:
             own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
+            if not own:
+                continue
             values = {key: [scores[key] for scores in own] for key in ("rmse", "nll", "nll_paper")}
             paper_rmse, paper_nll = PAPER[name, system]
             rows.append(

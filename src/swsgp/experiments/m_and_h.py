@@ -8,17 +8,25 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from swsgp.experiments.study import Case, Study, markdown, spread
-from swsgp.experiments.systems import fold, main_score, score, sparse
+from swsgp.experiments.systems import Fold, fold, main_score, score, untrained
+from swsgp.fit.settings import Settings
+from swsgp.fit.together import train_together
 from swsgp.gp.active import All, PerPoint
+from swsgp.gp.covariances import Matern52
+from swsgp.gp.model import SparseGP
 from swsgp.gp.prediction import Predictor
 
 TITLE = "The impact of M and H: SVGP-M, SVGP-16, SVGP-M-H and SWSGP-M-H"
 N_FOLDS = 10
 H = (4, 8, 16)
-# Data sets, values of M, folds that are run, and Adam's steps and rate; the second are the paper's.
-LEVELS: dict[str, tuple[tuple[str, ...], tuple[int, ...], int, int, float]] = {
-    "quick": (("powerplant", "kin8nm", "spam"), (32, 128), 1, 3_000, 0.01),
-    "full": (("powerplant", "kin8nm", "protein", "eeg", "credit", "spam"), (32, 64, 96, 128), 10, 300_000, 0.001),
+# Data sets that are trained together, values of M, folds that are run, and Adam's steps and rate; the second are the
+# paper's.
+LEVELS: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[int, ...], int, int, float]] = {
+    "quick": ((("powerplant", "kin8nm"), ("spam",)), (32, 128), 1, 3_000, 0.01),
+    "full": (
+        (("powerplant", "kin8nm", "protein"), ("eeg", "credit", "spam")),
+        *((32, 64, 96, 128), N_FOLDS, 300_000, 0.001),
+    ),
 }
 # Marker and colour of each curve, as in the paper.
 STYLES = {
@@ -30,20 +38,19 @@ STYLES = {
 
 
 def run(study: Study) -> None:
-    names, sizes, n_folds, steps, rate = LEVELS[study.level]
-    shared = {"steps": steps, "learning_rate": rate}
+    groups, sizes, n_folds, steps, rate = LEVELS[study.level]
+    names = tuple(name for group in groups for name in group)
+    shared = {"folds": n_folds, "steps": steps, "learning_rate": rate}
     cases = [
-        {"data": name, "system": system, "m": m, "fold": number, **shared}
-        for number in range(n_folds)
-        for name in names
+        {"data": ", ".join(group), "system": system, "m": m, **shared}
+        for group in groups
         for system, m in [("SVGP", 16), *((s, m) for m in sizes for s in ("SVGP", *(f"SWSGP-{h}" for h in H)))]
     ]
-    runs = study.runs(cases, compute)
     # Scores of each curve at each M, one for each fold.
     found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
-    for r in runs:
-        for system, scores in r["scores"].items():
-            found.setdefault((r["case"]["data"], system, r["case"]["m"]), []).append(scores)
+    for r in study.runs(cases, compute):
+        for name, systems in r["scores"].items():
+            found |= {(name, system, r["case"]["m"]): scores for system, scores in systems.items()}
     head = ("data", "system", "M", "folds", "RMSE or error", "NLL", "NLL as in the paper")
     rows = [
         (name, system, m, len(own), _of(own, main_score(own[0])), _of(own, "nll"), _of(own, "nll_paper"))
@@ -60,17 +67,35 @@ def run(study: Study) -> None:
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], case["fold"], N_FOLDS)
-    options = {name: case[name] for name in ("steps", "learning_rate")}
-    m = case["m"]
-    if case["system"] != "SVGP":
-        h = int(case["system"].split("-")[1])
-        return {"scores": {f"SWSGP-M-{h}": score(data, Predictor(sparse(data, PerPoint(h), m, **options).model))}}
-    model = sparse(data, All(), m, **options).model
-    if m == 16:
-        return {"scores": {"SVGP-16": score(data, Predictor(model))}}
-    near = {f"SVGP-M-{h}": score(data, Predictor(replace(model, active_prediction=PerPoint(h)))) for h in H}
-    return {"scores": {"SVGP-M": score(data, Predictor(model)), **near}}
+    """Scores by data set and system, one for each fold. All folds of all data sets of the case train together."""
+    names, m = case["data"].split(", "), case["m"]
+    folds = [(name, fold(name, number, N_FOLDS)) for name in names for number in range(case["folds"])]
+    n_columns = max(data.x.shape[1] for _, data in folds)
+    wide = [_widened(data, n_columns) for _, data in folds]
+    h = 0 if case["system"] == "SVGP" else int(case["system"].split("-")[1])
+    settings = Settings.paper(steps=case["steps"], learning_rate=case["learning_rate"], progress=True)
+    start = [_model(own, data, PerPoint(h) if h else All(), m) for own, (_, data) in zip(wide, folds, strict=True)]
+    models = train_together(start, [(own.x, own.y) for own in wide], settings)
+    scores: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in names}
+    for model, own, (name, _) in zip(models, wide, folds, strict=True):
+        trained = {f"SWSGP-M-{h}" if h else "SVGP-16" if m == 16 else "SVGP-M": model}
+        if not h and m > 16:
+            trained |= {f"SVGP-M-{h}": replace(model, active_prediction=PerPoint(h)) for h in H}
+        for system, predicting in trained.items():
+            scores[name].setdefault(system, []).append(score(own, Predictor(predicting)))
+    return {"scores": scores}
+
+
+def _widened(data: Fold, n_columns: int) -> Fold:
+    """With columns of 0 added, which change no distance, so that data sets of any width train in one program."""
+    x, x_test = (np.pad(x, ((0, 0), (0, n_columns - x.shape[1]))) for x in (data.x, data.x_test))
+    return replace(data, x=x, x_test=x_test)
+
+
+def _model(wide: Fold, data: Fold, active: All | PerPoint, m: int) -> SparseGP:
+    """Untrained; lengthscales start as they would without the added columns."""
+    lengthscale = np.full(wide.x.shape[1], np.sqrt(data.x.shape[1]))
+    return untrained(wide, active, m, covariance=Matern52(lengthscale))
 
 
 def _of(own: list[dict[str, float]], key: str) -> str:

@@ -37,6 +37,8 @@ def run(study: Study) -> None:
     for name in DATA:
         for metric, words in METRICS.items():
             own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["metric"]) == (name, metric)]
+            if not own:
+                continue
             main = [s[main_score(s)] for s in own]
             rows.append((name, metric, words, len(own), spread(main), spread([s["nll"] for s in own])))
     text = f"{TITLE}. SWSGP-{M}-{H}, {steps:,} steps of 64 at a rate of {rate:g}; {n_folds} of {N_FOLDS} folds.\n\n"

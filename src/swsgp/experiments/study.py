@@ -34,7 +34,10 @@ class Study:
         return self.level == "quick"
 
     def runs(self, cases: Iterable[Case], compute: Callable[[Case], dict[str, Any]]) -> list[dict[str, Any]]:
-        """The outcome of every case, from the log or computed now, each with its case under "case"."""
+        """The outcome of every case, from the log or computed now, each with its case under "case".
+
+        Ctrl-C leaves out the cases that are still to do.
+        """
         cases = [json.loads(json.dumps(case)) for case in cases]
         lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
         done = [json.loads(line) for line in lines]
@@ -43,10 +46,16 @@ class Study:
         for i, case in enumerate(left):
             self.say(f"{i + 1}/{len(left)} {_words(case)}{_time_left(start, i, len(left))}")
             started = time.monotonic()
-            outcome = compute(case)
+            try:
+                outcome = compute(case)
+            except KeyboardInterrupt:
+                if not any(run["case"] in cases for run in done):
+                    raise
+                self.say(f"Interrupted: {len(left) - i} runs are left, which the same command goes on with.")
+                break
             done.append({"case": case, **outcome, "seconds": time.monotonic() - started, "versions": versions()})
             write(self._log, "".join(json.dumps(run) + "\n" for run in done).encode())
-        return [next(run for run in done if run["case"] == case) for case in cases]
+        return [run for case in cases for run in done if run["case"] == case]
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)

@@ -68,6 +68,23 @@ def label(name: str) -> str:
     return f"{name} (stand-in: {STAND_INS[name]})" if name in STAND_INS else name
 
 
+def untrained(
+    data: Fold,
+    active: Active,
+    n_inducing: int,
+    *,
+    form: str = "full",
+    covariance: Covariance | None = None,
+    placement: str = "kmeans",
+    **options: Any,
+) -> SparseGP:
+    """A model of the engine for a fold, as the paper's where nothing else is said."""
+    n_columns = data.x.shape[1]
+    covariance = Matern52(np.full(n_columns, np.sqrt(n_columns))) if covariance is None else covariance
+    form_and_place: dict[str, Any] = {"covariance_form": form, "placement": placement}
+    return create(data.x, covariance, data.likelihood, active, n_inducing=n_inducing, **form_and_place, **options)
+
+
 def sparse(
     data: Fold,
     active: Active,
@@ -82,20 +99,12 @@ def sparse(
     **settings: Any,
 ) -> Trained:
     """Train a model of the engine; the settings are the paper's where not given."""
-    n_columns = data.x.shape[1]
-    covariance = Matern52(np.full(n_columns, np.sqrt(n_columns))) if covariance is None else covariance
-    model = create(
-        data.x,
-        covariance,
-        data.likelihood,
-        active,
-        n_inducing=n_inducing,
-        covariance_form=form,
-        placement=placement,
-        active_prediction=predict_with,
-        nearest_by=nearest_by,
-    )
-    return train(model, data.x, data.y, Settings.paper(**settings), callback=callback)
+    options: dict[str, Any] = {"active_prediction": predict_with, "nearest_by": nearest_by, "placement": placement}
+    model = untrained(data, active, n_inducing, form=form, covariance=covariance, **options)
+    trained = train(model, data.x, data.y, Settings.paper(progress=True, **settings), callback=callback)
+    if trained.reason == "interrupted":
+        raise KeyboardInterrupt
+    return trained
 
 
 def score(data: Fold, predictor: Predictor | BaselinePredictor) -> dict[str, float]:

@@ -44,8 +44,7 @@ def split(model: SparseGP, learn_inducing: bool, learn_hyperparameters: bool = T
 ADAM = optax.scale_by_adam()
 
 
-@jit
-def run_steps(
+def _run_steps(
     state: State,
     fixed: SparseGP,
     x: Float[Array, "N D"],
@@ -85,6 +84,11 @@ def run_steps(
 
     zero = jnp.zeros((), dtype=jnp.int32)
     return jax.lax.while_loop(goes_on, step, (zero, Outcome(zero, state, jnp.zeros((), dtype=x.dtype))))[1]
+
+
+run_steps = jit(_run_steps)
+# The same for several models at once: all but the rates, their number and κ have a leading axis of models.
+run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, None, None, 0, None)))
 
 
 @jit
