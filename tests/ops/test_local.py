@@ -14,6 +14,8 @@ from swsgp.ops.local import (
     local_terms_full,
     log_det,
     marginals_full,
+    prior_remainder,
+    weights,
 )
 
 
@@ -129,7 +131,8 @@ def test_joint_covariance_equals_the_formula_and_has_the_marginals_on_its_diagon
     a = np.linalg.inv(k_zz) @ k_zx
     for q in range(2):
         np.testing.assert_allclose(joint[q], k_xx + a.T @ (cov[q] - k_zz) @ a, **EXACT)
-    _, variance = marginals_full(w, *map(jnp.asarray, (k_zx, np.diag(k_xx), mean, cov)))
+    remainder = prior_remainder(w, jnp.asarray(k_zx), jnp.asarray(np.diag(k_xx)))
+    _, variance = marginals_full(weights(w, jnp.asarray(k_zx)), remainder, jnp.asarray(mean), jnp.asarray(cov))
     np.testing.assert_allclose(jnp.diagonal(joint, axis1=1, axis2=2).T, variance, **EXACT)
 
 

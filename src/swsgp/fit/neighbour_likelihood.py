@@ -29,6 +29,7 @@ from swsgp.fit.settings import Settings
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
+from swsgp.ops import fused, native
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import conditional
 from swsgp.shapes import Array, Float, Int, Scalar
@@ -81,14 +82,21 @@ def log_conditionals(
         values = data.stand_ins * jnp.exp(hyper.log_gain)
     noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[rows]))
 
-    def one(row: Array, near: Array) -> Array:
-        z, point = data.x[near], data.x[row][None]
-        k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(near), dtype=z.dtype)
-        mean, variance = conditional(k_zz, covariance.matrix(z, point), covariance.diagonal(point), values[near])
-        latent = jnp.broadcast_to(variance, hyper.offset.shape)
-        return likelihood.log_predictive(data.y[row], hyper.offset + mean[0], latent)
+    x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
+    simple = covariance.simple(x.shape[1]) if native.is_available() else None
 
-    return jax.vmap(one)(rows, neighbours)
+    def one(point: Array, z: Array, values: Array) -> tuple[Array, Array]:
+        k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(z), dtype=z.dtype)
+        given = covariance.matrix(z, point[None]), covariance.diagonal(point[None])
+        mean, variance = conditional(k_zz, *given, values)
+        return mean[0], jnp.broadcast_to(variance, mean[0].shape)
+
+    if simple is None:
+        mean, variance = jax.vmap(one)(x, z, values)
+    else:
+        known = jnp.zeros((values.shape[0], 0, values.shape[2]), x.dtype)
+        mean, variance, _ = fused.local_terms(x, z, simple.packed(noise, 0.0), values, known, simple.kinds)
+    return jax.vmap(likelihood.log_predictive)(data.y[rows], hyper.offset + mean, variance)
 
 
 @jit

@@ -41,8 +41,7 @@ from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.gp.model import SparseGP, prepared
 from swsgp.ops.compiled import jit
-from swsgp.ops.local import inverse_factor, prior_remainder, weights
-from swsgp.ops.products import product
+from swsgp.ops.fused import Conditionals
 from swsgp.shapes import Array, Float
 
 # Numbers of K⁻¹, or of the features of landmarks, that are held at once.
@@ -133,16 +132,8 @@ def n_neighbors_of(model: SparseGP) -> int:
 
 
 @jit
-def _blocks(model: SparseGP, x: Array, index: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
-    """a, d, K⁻¹ and log|K| of each row."""
-
-    def one(point: Array, own: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
-        w = inverse_factor(model.k_zz(own))
-        k_zx = model.k_zx(own, point[None], seen[None])
-        remainder = prior_remainder(w, k_zx, model.k_xx(point[None], seen[None]))
-        return weights(w, k_zx)[:, 0], remainder[0], product(w.T, w), -2.0 * jnp.sum(jnp.log(jnp.diagonal(w)))
-
-    return jax.vmap(one)(x, index, seen)
+def _blocks(model: SparseGP, x: Array, index: Array, seen: Array) -> Conditionals:
+    return model.own_system(x, index, seen, whole=True)
 
 
 @dataclass(frozen=True)

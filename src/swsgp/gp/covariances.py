@@ -16,6 +16,7 @@ import numpy as np
 from swsgp.arrays import log_parameter
 from swsgp.errors import SettingError
 from swsgp.ops.distances import squared_distances, squared_distances_within
+from swsgp.ops.fused import Simple
 from swsgp.shapes import Array, Float, Parameter, Scalar
 
 
@@ -36,6 +37,10 @@ class Covariance(eqx.Module):
 
     def metric(self, n_columns: int) -> Float[Array, " D"] | None:
         """Column factors under which "largest k(x, z)" means "smallest Euclidean distance"; None if there are none."""
+        return None
+
+    def simple(self, n_columns: int) -> Simple | None:
+        """In the form that the compiled operations know; None if it has none."""
         return None
 
     def __add__(self, other: "Covariance") -> "Sum":
@@ -82,6 +87,18 @@ class _Stationary(Covariance):
     def metric(self, n_columns: int) -> Float[Array, " D"]:
         return jnp.broadcast_to(1.0 / self.lengthscale, (n_columns,))
 
+    def mixture(self) -> dict[int, float | Scalar]:
+        """The profile as shares of 0: Matérn-1/2, 1: 3/2, 2: 5/2, 3: the squared exponential; empty if it is none."""
+        return {}
+
+    def simple(self, n_columns: int) -> Simple | None:
+        shares = self.mixture()
+        if not shares:
+            return None
+        weights = jnp.stack([self.variance * shares.get(kind, 0.0) for kind in range(4)])
+        zero = jnp.zeros(n_columns, weights.dtype)
+        return Simple(sum(1 << kind for kind in shares), self.metric(n_columns), zero, weights, zero[0])
+
 
 @jax.custom_jvp
 def _root(r2: Array) -> Array:
@@ -108,6 +125,9 @@ class Matern12(_Stationary):
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.exp(-_root(r2))
 
+    def mixture(self) -> dict[int, float | Scalar]:
+        return {0: 1.0}
+
 
 class Matern32(_Stationary):
     r"""Matérn-3/2: $\sigma^2 (1 + \sqrt3 r) e^{-\sqrt3 r}$."""
@@ -119,6 +139,9 @@ class Matern32(_Stationary):
         r = _root(3.0 * r2)
         return (1.0 + r) * jnp.exp(-r)
 
+    def mixture(self) -> dict[int, float | Scalar]:
+        return {1: 1.0}
+
 
 class Matern52(_Stationary):
     r"""Matérn-5/2: $\sigma^2 (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$."""
@@ -129,6 +152,9 @@ class Matern52(_Stationary):
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         r = _root(5.0 * r2)
         return (1.0 + r + r**2 / 3.0) * jnp.exp(-r)
+
+    def mixture(self) -> dict[int, float | Scalar]:
+        return {2: 1.0}
 
 
 class Matern(_Stationary):
@@ -152,6 +178,10 @@ class Matern(_Stationary):
         shares = jax.nn.softmax(self.log_shares)
         return shares[0] * parts[0] + shares[1] * parts[1] + shares[2] * parts[2]
 
+    def mixture(self) -> dict[int, float | Scalar]:
+        shares = jax.nn.softmax(self.log_shares)
+        return {kind: shares[kind] for kind in range(3)}
+
 
 class RBF(_Stationary):
     r"""Squared exponential: $\sigma^2 e^{-r^2/2}$."""
@@ -161,6 +191,9 @@ class RBF(_Stationary):
 
     def profile(self, r2: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.exp(-0.5 * r2)
+
+    def mixture(self) -> dict[int, float | Scalar]:
+        return {3: 1.0}
 
 
 class RationalQuadratic(_Stationary):
@@ -191,6 +224,10 @@ class Linear(Covariance):
     def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
         return (x * jnp.exp(self.log_variance)) @ z.T
 
+    def simple(self, n_columns: int) -> Simple:
+        variance = jnp.broadcast_to(jnp.exp(self.log_variance), (n_columns,))
+        return Simple(16, jnp.zeros_like(variance), variance, jnp.zeros(4, variance.dtype), jnp.zeros_like(variance[0]))
+
 
 class Constant(Covariance):
     r"""An unknown constant: $\sigma^2$ for every pair. As a factor, it scales another covariance."""
@@ -202,6 +239,11 @@ class Constant(Covariance):
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
         return jnp.exp(self.log_variance)
+
+    def simple(self, n_columns: int) -> Simple:
+        variance = jnp.exp(self.log_variance)
+        zero = jnp.zeros(n_columns, variance.dtype)
+        return Simple(0, zero, zero, jnp.zeros(4, variance.dtype), variance)
 
 
 class _Pair(Covariance):
@@ -228,6 +270,19 @@ class Sum(_Pair):
     def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
         return self.first.matrix(x, z) + self.second.matrix(x, z)
 
+    def simple(self, n_columns: int) -> Simple | None:
+        first, second = self.first.simple(n_columns), self.second.simple(n_columns)
+        # There is room for one distance.
+        if first is None or second is None or (first.kinds & 15 and second.kinds & 15):
+            return None
+        return Simple(
+            first.kinds | second.kinds,
+            first.inverse_lengthscales + second.inverse_lengthscales,
+            first.linear + second.linear,
+            first.weights + second.weights,
+            first.constant + second.constant,
+        )
+
 
 class Product(_Pair):
     """k(x, y) = first(x, y) · second(x, y)."""
@@ -237,6 +292,15 @@ class Product(_Pair):
 
     def matrix(self, x: Float[Array, "R D"], z: Float[Array, "H D"]) -> Float[Array, "R H"]:
         return self.first.matrix(x, z) * self.second.matrix(x, z)
+
+    def simple(self, n_columns: int) -> Simple | None:
+        for factor, other in ((self.first, self.second), (self.second, self.first)):
+            base = other.simple(n_columns)
+            if isinstance(factor, Constant) and base is not None:
+                size = jnp.exp(factor.log_variance)
+                linear, weights, constant = size * base.linear, size * base.weights, size * base.constant
+                return base._replace(linear=linear, weights=weights, constant=constant)
+        return None
 
 
 class Columns(Covariance):
@@ -261,7 +325,18 @@ class Columns(Covariance):
 
     def metric(self, n_columns: int) -> Float[Array, " D"] | None:
         factors = self.base.metric(len(self.columns))
-        return None if factors is None else jnp.zeros(n_columns).at[jnp.asarray(self.columns)].set(factors)
+        return None if factors is None else self._spread(factors, n_columns)
+
+    def simple(self, n_columns: int) -> Simple | None:
+        base = self.base.simple(len(self.columns))
+        if base is None:
+            return None
+        factors, linear = (self._spread(part, n_columns) for part in (base.inverse_lengthscales, base.linear))
+        return base._replace(inverse_lengthscales=factors, linear=linear)
+
+    def _spread(self, values: Float[Array, " C"], n_columns: int) -> Float[Array, " D"]:
+        """Values of the columns that are seen, and 0 for the others."""
+        return jnp.zeros(n_columns, values.dtype).at[jnp.asarray(self.columns)].set(values)
 
 
 def check_columns(covariance: Covariance, n_columns: int) -> None:

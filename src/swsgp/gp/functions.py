@@ -88,4 +88,4 @@ def _seen_from(model: SparseGP, x: Array) -> Array:
 
 @jit
 def _weights_of(model: SparseGP, x: Array, index: Array, seen: Array) -> Array:
-    return model.own_weights(x, index, seen)
+    return model.own_system(x, index, seen).weights

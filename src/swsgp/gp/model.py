@@ -16,7 +16,9 @@ from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
-from swsgp.ops.local import LocalTerms, inverse_factor, weights
+from swsgp.ops import fused, native
+from swsgp.ops.fused import Conditionals, Simple
+from swsgp.ops.local import LocalTerms, inverse_factor, prior_remainder, weights
 from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
 
@@ -95,8 +97,15 @@ class SparseGP(eqx.Module):
     def terms(self, x: Float[Array, "B D"], index: Int[Array, "..."]) -> LocalTerms:
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
         seen = self.seen_from(x)
+        q, simple = self.variational, self._for_compiled(index)
         if index.ndim == 1:
             mean, variance, kl = self.group_terms(x, index, seen)
+        elif simple is not None and isinstance(q, Diagonal) and self.landmarks is None:
+            theta = simple.packed(0.0, self.jitter)
+            mean, variance, kl = fused.local_terms(
+                x, self.inducing[index], theta, q.mean[index], q.variance(index), simple.kinds
+            )
+            kl = jnp.mean(kl)
         else:
             mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index, seen[:, None, :])
             mean, variance, kl = mean[:, 0], variance[:, 0], jnp.mean(kl)
@@ -115,15 +124,36 @@ class SparseGP(eqx.Module):
         """Latent means with the constant added."""
         return mean if self.offset is None else mean + self.offset
 
-    def own_weights(
-        self, x: Float[Array, "B D"], index: Int[Array, "B H"], seen: Float[Array, "B G"]
-    ) -> Float[Array, "B H"]:
-        """a(x) = K⁻¹k of points with active sets of their own."""
+    def own_system(
+        self, x: Float[Array, "B D"], index: Int[Array, "B H"], seen: Float[Array, "B G"], *, whole: bool = False
+    ) -> Conditionals:
+        """a(x) = K⁻¹k, and what is left of k(x, x), of points with active sets of their own; see `Conditionals`."""
+        simple = self._for_compiled(index)
+        if simple is not None:
+            minus = None
+            if self.landmarks is not None:
+                features = self.landmarks.features[index]
+                among = jnp.einsum("bhg,bkg->bhk", features, features)
+                minus = among, jnp.einsum("bhg,bg->bh", features, seen), jnp.sum(seen**2, axis=1)
+            theta = simple.packed(0.0, self.jitter)
+            return fused.conditionals(x, self.inducing[index], theta, simple.kinds, minus, whole=whole)
 
-        def one(point: Array, own: Array, seen: Array) -> Array:
-            return weights(inverse_factor(self.k_zz(own)), self.k_zx(own, point[None], seen[None]))[:, 0]
+        def one(point: Array, own: Array, seen: Array) -> Conditionals:
+            w = inverse_factor(self.k_zz(own))
+            k_zx = self.k_zx(own, point[None], seen[None])
+            remainder = prior_remainder(w, k_zx, self.k_xx(point[None], seen[None]))[0]
+            precision, log_det = jnp.zeros((0,), x.dtype), jnp.zeros((0,), x.dtype)
+            if whole:
+                precision, log_det = product(w.T, w), -2.0 * jnp.sum(jnp.log(jnp.diagonal(w)))
+            return Conditionals(weights(w, k_zx)[:, 0], remainder, precision, log_det)
 
         return jax.vmap(one)(x, index, seen)
+
+    def _for_compiled(self, index: Int[Array, "..."]) -> Simple | None:
+        """The covariance as the compiled operations know it; None where they are of no use."""
+        if index.ndim == 1 or index.shape[1] > native.MAX_SIZE or not native.is_available():
+            return None
+        return self.covariance.simple(self.inducing.shape[1])
 
     def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
         """The active inducing variables of a training batch."""

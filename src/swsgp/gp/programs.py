@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from swsgp.gp.likelihoods import Classification, Likelihood, Regression
 from swsgp.gp.model import SparseGP
 from swsgp.ops.compiled import Structure, jit
-from swsgp.ops.local import inverse_factor, joint_covariance
+from swsgp.ops.local import inverse_factor, joint_covariance, prior_remainder, weights
 from swsgp.shapes import Array
 
 # Likelihood, latent mean and variance of one point, and columns of its own, to results.
@@ -59,11 +59,12 @@ def per_point(
     model: SparseGP = structure.together(arrays)
     seen = model.seen_from(x)
 
-    def one(point: Array, own: Array, seen: Array) -> tuple[Array, Array]:
-        k_zx, k_xx = model.k_zx(own, point[None], seen[None]), model.k_xx(point[None], seen[None])
-        return model.variational.marginals(own, inverse_factor(model.k_zz(own)), k_zx, k_xx)
+    system = model.own_system(x, index, seen)
 
-    mean, variance = jax.vmap(one)(x, index, seen)
+    def one(own: Array, a: Array, remainder: Array) -> tuple[Array, Array]:
+        return model.variational.marginals(own, a[:, None], remainder[None])
+
+    mean, variance = jax.vmap(one)(index, system.weights, system.remainder)
     return finished(model, *model.whole(mean[:, 0], variance[:, 0], seen), others, finish)
 
 
@@ -103,7 +104,7 @@ def joint(
 ) -> tuple[Array, tuple[Array, ...]]:
     w = masked_factor(model, index, present) if factor is None else factor
     k_zx = jnp.where(present[:, None], model.covariance.matrix(model.inducing[index], x), 0.0)
-    mean, _ = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
+    mean, _ = marginals(model, index, w, k_zx, x)
     k_xx = model.covariance.matrix(x, x)
     cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
     return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
@@ -116,7 +117,7 @@ def joint_per_point(
     """`own` are the points' active sets, `index` their union, and `place` where in it each of `own` is."""
     seen = model.seen_from(x)
     rows = jnp.arange(len(x))[:, None]
-    a = jnp.zeros((len(x), len(index)), x.dtype).at[rows, place].add(model.own_weights(x, own, seen))
+    a = jnp.zeros((len(x), len(index)), x.dtype).at[rows, place].add(model.own_system(x, own, seen).weights)
     k_xz, k_xx = model.k_zx(index, x, seen).T, model.covariance.matrix(x, x) - seen @ seen.T
     cross = k_xz @ a.T
     inner = model.k_zz(index) + model.variational.covariance(index)
@@ -132,8 +133,14 @@ def conditional(model: SparseGP, w: Array, x: Array, index: Array, present: Arra
     k_zx = model.covariance.matrix(model.inducing[index], x)
     if present is not None:
         k_zx = jnp.where(present[:, None], k_zx, 0.0)
-    mean, variance = model.variational.marginals(index, w, k_zx, model.covariance.diagonal(x))
+    mean, variance = marginals(model, index, w, k_zx, x)
     return model.around_offset(mean), variance
+
+
+def marginals(model: SparseGP, index: Array, w: Array, k_zx: Array, x: Array) -> tuple[Array, Array]:
+    """Of one group whose factor is known."""
+    remainder = prior_remainder(w, k_zx, model.covariance.diagonal(x))
+    return model.variational.marginals(index, weights(w, k_zx), remainder)
 
 
 def masked_factor(model: SparseGP, index: Array, present: Array) -> Array:

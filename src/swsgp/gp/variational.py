@@ -43,10 +43,8 @@ class Variational(eqx.Module):
         """Local terms of one group; see `swsgp.ops.local`."""
 
     @abc.abstractmethod
-    def marginals(
-        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
-    ) -> Marginals:
-        """Mean and variance of q(f) for one group whose factor w is known."""
+    def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
+        """Mean and variance of q(f) for one group, from a = K⁻¹k and what is left of k(x, x)."""
 
 
 class Diagonal(Variational):
@@ -61,7 +59,7 @@ class Diagonal(Variational):
         shape = (n_inducing, n_latent)
         return cls(jax.device_put(np.zeros(shape)), jax.device_put(np.full(shape, math.log(std))))
 
-    def variance(self, index: Index) -> Float[Array, "H Q"]:
+    def variance(self, index: Int[Array, "..."]) -> Float[Array, "... Q"]:
         return jnp.exp(2.0 * self.log_std[index])
 
     def covariance(self, index: Index) -> Float[Array, "Q H H"]:
@@ -72,10 +70,8 @@ class Diagonal(Variational):
     ) -> LocalTerms:
         return local_terms_diagonal(k_zz, k_zx, k_xx, self.mean[index], self.variance(index))
 
-    def marginals(
-        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
-    ) -> Marginals:
-        return marginals_diagonal(w, k_zx, k_xx, self.mean[index], self.variance(index))
+    def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
+        return marginals_diagonal(a, remainder, self.mean[index], self.variance(index))
 
 
 class Full(Variational):
@@ -124,7 +120,5 @@ class Full(Variational):
             k_zz = one_at_a_time(k_zz, before=log_det_cov)
         return local_terms_full(k_zz, k_zx, k_xx, self.mean[index], cov, log_det_cov)
 
-    def marginals(
-        self, index: Index, w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
-    ) -> Marginals:
-        return marginals_full(w, k_zx, k_xx, self.mean[index], self.covariance(index))
+    def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
+        return marginals_full(a, remainder, self.mean[index], self.covariance(index))

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
+from swsgp.ops import native
 from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Scalar
 
@@ -31,8 +32,23 @@ class LocalTerms(NamedTuple):
     kl: Scalar
 
 
+@jax.custom_batching.custom_vmap
 def inverse_factor(k_zz: Float[Array, "H H"]) -> Float[Array, "H H"]:
-    r"""$W = L^{-1}$ for $K = LL^\top$, so that $K^{-1} = W^\top W$; NaN if K is not positive definite."""
+    r"""$W = L^{-1}$ for $K = LL^\top$, so that $K^{-1} = W^\top W$; NaN if K is not positive definite.
+
+    Many small matrices at once go to the compiled operation, where there is one.
+    """
+    return _inverse_factor(k_zz)
+
+
+@inverse_factor.def_vmap
+def _inverse_factors(axis_size: int, in_batched: list[bool], k_zz: Float[Array, "B H H"]) -> tuple[Array, bool]:
+    if k_zz.shape[-1] <= native.MAX_SIZE and native.is_available():
+        return native.inverse_factors(k_zz), True
+    return jax.vmap(_inverse_factor)(k_zz), True
+
+
+def _inverse_factor(k_zz: Float[Array, "H H"]) -> Float[Array, "H H"]:
     # `symmetrize_input` would average K with its transpose; K is built symmetric.
     chol = jnp.linalg.cholesky(k_zz, symmetrize_input=False)
     return _inverse_lower(chol)
@@ -83,28 +99,18 @@ def prior_remainder(w: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Flo
 
 
 def marginals_diagonal(
-    w: Float[Array, "H H"],
-    k_zx: Float[Array, "H R"],
-    k_xx: Float[Array, " R"],
-    mean: Float[Array, "H Q"],
-    variance: Float[Array, "H Q"],
+    a: Float[Array, "H R"], remainder: Float[Array, " R"], mean: Float[Array, "H Q"], variance: Float[Array, "H Q"]
 ) -> tuple[Float[Array, "R Q"], Float[Array, "R Q"]]:
-    """Mean and variance of q(f) from a factor, for S = diag(variance)."""
-    a = weights(w, k_zx)
-    return product(a.T, mean), prior_remainder(w, k_zx, k_xx)[:, None] + product((a**2).T, variance)
+    """Mean and variance of q(f) from weights and what is left of k(x, x), for S = diag(variance)."""
+    return product(a.T, mean), remainder[:, None] + product((a**2).T, variance)
 
 
 def marginals_full(
-    w: Float[Array, "H H"],
-    k_zx: Float[Array, "H R"],
-    k_xx: Float[Array, " R"],
-    mean: Float[Array, "H Q"],
-    cov: Float[Array, "Q H H"],
+    a: Float[Array, "H R"], remainder: Float[Array, " R"], mean: Float[Array, "H Q"], cov: Float[Array, "Q H H"]
 ) -> tuple[Float[Array, "R Q"], Float[Array, "R Q"]]:
-    """Mean and variance of q(f) from a factor, for a full S."""
-    a = weights(w, k_zx)
+    """Mean and variance of q(f) from weights and what is left of k(x, x), for a full S."""
     spread = jnp.sum(a[None] * jax.vmap(product, (0, None))(cov, a), axis=1).T
-    return product(a.T, mean), prior_remainder(w, k_zx, k_xx)[:, None] + jnp.maximum(spread, 0.0)
+    return product(a.T, mean), remainder[:, None] + jnp.maximum(spread, 0.0)
 
 
 def joint_covariance(
@@ -146,7 +152,7 @@ def local_terms_diagonal(
 
 def _diagonal_forward(k_zz, k_zx, k_xx, mean, variance):  # type: ignore[no-untyped-def]
     w = inverse_factor(k_zz)
-    f_mean, f_variance = marginals_diagonal(w, k_zx, k_xx, mean, variance)
+    f_mean, f_variance = marginals_diagonal(weights(w, k_zx), prior_remainder(w, k_zx, k_xx), mean, variance)
     trace = jnp.sum(jnp.sum(w**2, axis=0)[:, None] * variance)
     kl = 0.5 * (trace + _twice_kl_without_s(w, mean) - jnp.sum(jnp.log(variance)))
     return LocalTerms(f_mean, f_variance, kl), (w, k_zx, mean, variance)
@@ -179,7 +185,7 @@ def local_terms_full(
 
 def _full_forward(k_zz, k_zx, k_xx, mean, cov, log_det_cov):  # type: ignore[no-untyped-def]
     w = inverse_factor(k_zz)
-    f_mean, f_variance = marginals_full(w, k_zx, k_xx, mean, cov)
+    f_mean, f_variance = marginals_full(weights(w, k_zx), prior_remainder(w, k_zx, k_xx), mean, cov)
     trace = jnp.sum(product(w.T, w) * jnp.sum(cov, axis=0))
     kl = 0.5 * (trace + _twice_kl_without_s(w, mean) - jnp.sum(log_det_cov))
     return LocalTerms(f_mean, f_variance, kl), (w, k_zx, mean, cov, log_det_cov)

@@ -1,0 +1,253 @@
+// The kernels as operations of XLA's foreign-function interface, and as a module of Python that hands them over.
+
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "terms.hpp"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace swsgp {
+namespace {
+
+// 2 for AVX-512, 1 for AVX2, 0 for any machine.
+int best_level() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw"))
+    return 2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+  return 0;
+}
+
+int level = best_level();
+
+template <typename T>
+Kernels<T> kernels() {
+#if defined(__x86_64__)
+  if (level == 2) return avx512::kernels<T>();
+  if (level == 1) return avx2::kernels<T>();
+#endif
+  return plain::kernels<T>();
+}
+
+// Memory of a thread, which stays for its next tile.
+char* scratch(int64_t n_bytes) {
+  thread_local std::unique_ptr<void, decltype(&std::free)> memory(nullptr, &std::free);
+  thread_local int64_t size = 0;
+  if (size < n_bytes) {
+    size = (n_bytes + 4095) / 4096 * 4096;
+    memory.reset(std::aligned_alloc(4096, size));
+  }
+  return static_cast<char*>(memory.get());
+}
+
+// Calls do(i) for i < n, on the calling thread and those of the pool that are free. The caller takes tiles itself and
+// waits only for those that another thread has begun, so a busy pool cannot hold it up for ever.
+template <typename F>
+void in_parallel(ffi::ThreadPool& pool, int64_t n, const F& task) {
+  struct State {
+    std::atomic<int64_t> next{0};
+    int64_t n, n_done = 0;
+    std::mutex mutex;
+    std::condition_variable all_done;
+  };
+  const int64_t n_threads = std::min<int64_t>(pool.num_threads(), n);
+  if (n_threads <= 1) {
+    for (int64_t i = 0; i < n; ++i) task(i);
+    return;
+  }
+  auto state = std::make_shared<State>();
+  state->n = n;
+  const F* borrowed = &task;  // Used only for tiles that were taken, which the caller waits for.
+  auto work = [state, borrowed] {
+    int64_t mine = 0;
+    for (int64_t i; (i = state->next.fetch_add(1)) < state->n; ++mine) (*borrowed)(i);
+    if (mine == 0) return;
+    std::lock_guard<std::mutex> lock(state->mutex);
+    if ((state->n_done += mine) == state->n) state->all_done.notify_all();
+  };
+  for (int64_t t = 1; t < n_threads; ++t) {
+    auto copy = work;
+    pool.Schedule(std::move(copy));
+  }
+  work();
+  std::unique_lock<std::mutex> lock(state->mutex);
+  state->all_done.wait(lock, [&] { return state->n_done == state->n; });
+}
+
+template <ffi::DataType D>
+using Array = ffi::Buffer<D>;
+template <ffi::DataType D>
+using Result = ffi::Result<ffi::Buffer<D>>;
+
+// An argument that is not there has no elements.
+template <typename B>
+auto* data_or_null(B& buffer) {
+  return buffer.element_count() == 0 ? nullptr : buffer.typed_data();
+}
+
+template <ffi::DataType D>
+Inputs<ffi::NativeType<D>> inputs(Array<D>& x, Array<D>& z, Array<D>& mean, Array<D>& variance) {
+  return {x.typed_data(), z.typed_data(), data_or_null(mean), data_or_null(variance), {}};
+}
+
+template <ffi::DataType D>
+ffi::Error forward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> mean, Array<D> variance,
+                   int64_t kinds, Result<D> f_mean, Result<D> f_variance, Result<D> kl, Result<D> saved) {
+  using T = ffi::NativeType<D>;
+  const auto shape = z.dimensions();
+  const Sizes sizes{shape[0], shape[1], shape[2], mean.dimensions()[2]};
+  const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
+  const auto in = inputs<D>(x, z, mean, variance);
+  const Terms<T> out{f_mean->typed_data(), f_variance->typed_data(), kl->typed_data(), saved->typed_data()};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes);
+  in_parallel(pool, (sizes.n_points + run.lanes - 1) / run.lanes,
+              [&](int64_t i) { run.forward(sizes, unpacked, in, out, i * run.lanes, scratch(bytes)); });
+  return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+ffi::Error backward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> variance, Array<D> saved,
+                    Array<D> g_mean, Array<D> g_variance, Array<D> g_kl, int64_t kinds, Result<D> d_mean,
+                    Result<D> d_variance, Result<D> d_theta, Result<D> d_x, Result<D> d_z) {
+  using T = ffi::NativeType<D>;
+  const auto shape = z.dimensions();
+  const Sizes sizes{shape[0], shape[1], shape[2], g_mean.dimensions()[1]};
+  const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
+  const Inputs<T> in{x.typed_data(), z.typed_data(), nullptr, data_or_null(variance), {}};
+  const Cotangents<T> g{g_mean.typed_data(), g_variance.typed_data(), g_kl.typed_data(), saved.typed_data()};
+  const Derivatives<T> out{d_mean->typed_data(), data_or_null(*d_variance), d_theta->typed_data(),
+                           data_or_null(*d_x), data_or_null(*d_z)};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes);
+  in_parallel(pool, (sizes.n_points + run.lanes - 1) / run.lanes,
+              [&](int64_t i) { run.backward(sizes, unpacked, in, g, out, i * run.lanes, scratch(bytes)); });
+  return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+ffi::Error system(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> minus_zz, Array<D> minus_zx,
+                  Array<D> minus_xx, int64_t kinds, Result<D> weights, Result<D> remainder, Result<D> precision,
+                  Result<D> log_det) {
+  using T = ffi::NativeType<D>;
+  const auto shape = z.dimensions();
+  const Sizes sizes{shape[0], shape[1], shape[2], 0};
+  const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
+  const Inputs<T> in{x.typed_data(), z.typed_data(), nullptr, nullptr,
+                     {data_or_null(minus_zz), data_or_null(minus_zx), data_or_null(minus_xx)}};
+  const System<T> out{weights->typed_data(), remainder->typed_data(), data_or_null(*precision), data_or_null(*log_det)};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes);
+  in_parallel(pool, (sizes.n_points + run.lanes - 1) / run.lanes,
+              [&](int64_t i) { run.system(sizes, unpacked, in, out, i * run.lanes, scratch(bytes)); });
+  return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+ffi::Error inverse_factor(ffi::ThreadPool pool, Array<D> k, Result<D> w) {
+  using T = ffi::NativeType<D>;
+  const auto shape = k.dimensions();
+  const int64_t n = shape.back(), n_matrices = n == 0 ? 0 : k.element_count() / (n * n);
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(Sizes{n_matrices, n, 0, 0});
+  in_parallel(pool, (n_matrices + run.lanes - 1) / run.lanes, [&](int64_t i) {
+    run.inverse_factor(n_matrices, n, k.typed_data(), w->typed_data(), i * run.lanes, scratch(bytes));
+  });
+  return ffi::Error::Success();
+}
+
+#define DEFINE(NAME, D)                                                                                             \
+  XLA_FFI_DEFINE_HANDLER(NAME##_##D, (NAME<ffi::DataType::D>), NAME##_BINDING(ffi::DataType::D))
+#define A(D) .Arg<Array<D>>()
+#define R(D) .Ret<Array<D>>()
+#define forward_BINDING(D) \
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(D).Attr<int64_t>("kinds") R(D) R(D) R(D) R(D)
+#define backward_BINDING(D)                                                                                  \
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(D) A(D) A(D) A(D).Attr<int64_t>("kinds") R(D) R(D) \
+      R(D) R(D) R(D)
+#define system_BINDING(D) \
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(D) A(D).Attr<int64_t>("kinds") R(D) R(D) R(D) R(D)
+#define inverse_factor_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) R(D)
+
+DEFINE(forward, F32);
+DEFINE(forward, F64);
+DEFINE(backward, F32);
+DEFINE(backward, F64);
+DEFINE(system, F32);
+DEFINE(system, F64);
+DEFINE(inverse_factor, F32);
+DEFINE(inverse_factor, F64);
+
+// ------------------------------------------------------------------------------------------------ Python
+
+int add(PyObject* operations, const char* name, XLA_FFI_Handler* handler) {
+  PyObject* capsule = PyCapsule_New(reinterpret_cast<void*>(handler), nullptr, nullptr);
+  if (capsule == nullptr) return -1;
+  const int failed = PyDict_SetItemString(operations, name, capsule);
+  Py_DECREF(capsule);
+  return failed;
+}
+
+PyObject* operations(PyObject*, PyObject*) {
+  PyObject* all = PyDict_New();
+  if (all == nullptr) return nullptr;
+  if (add(all, "forward_float32", forward_F32) || add(all, "forward_float64", forward_F64) ||
+      add(all, "backward_float32", backward_F32) || add(all, "backward_float64", backward_F64) ||
+      add(all, "system_float32", system_F32) || add(all, "system_float64", system_F64) ||
+      add(all, "inverse_factor_float32", inverse_factor_F32) ||
+      add(all, "inverse_factor_float64", inverse_factor_F64)) {
+    Py_DECREF(all);
+    return nullptr;
+  }
+  return all;
+}
+
+PyObject* saved_numbers(PyObject*, PyObject* arguments) {
+  long long n_points, n_active, n_latents;
+  int is_double;
+  if (!PyArg_ParseTuple(arguments, "LLLp", &n_points, &n_active, &n_latents, &is_double)) return nullptr;
+  const Sizes sizes{n_points, n_active, 0, n_latents};
+  const int64_t lanes = is_double ? kernels<double>().lanes : kernels<float>().lanes;
+  const int64_t a_tile = is_double ? kernels<double>().saved_numbers(sizes) : kernels<float>().saved_numbers(sizes);
+  return PyLong_FromLongLong((n_points + lanes - 1) / lanes * a_tile);
+}
+
+PyObject* get_level(PyObject*, PyObject*) { return PyLong_FromLong(level); }
+
+PyObject* set_level(PyObject*, PyObject* argument) {
+  const long asked = PyLong_AsLong(argument);
+  if (asked == -1 && PyErr_Occurred()) return nullptr;
+  if (asked < 0 || asked > best_level()) {
+    PyErr_SetString(PyExc_ValueError, "this machine does not have that instruction set");
+    return nullptr;
+  }
+  level = static_cast<int>(asked);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
+    {"saved_numbers", saved_numbers, METH_VARARGS,
+     "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
+    {"level", get_level, METH_NOARGS, "The instruction set in use: 2 AVX-512, 1 AVX2, 0 any machine."},
+    {"set_level", set_level, METH_O, "Use another instruction set, for tests; before anything is compiled."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace swsgp
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&swsgp::definition); }

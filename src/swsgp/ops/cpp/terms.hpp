@@ -1,0 +1,96 @@
+// What goes into the kernels and comes out of them: plain arrays, points first.
+
+#pragma once
+
+#include <cstdint>
+
+namespace swsgp {
+
+struct Sizes {
+  int64_t n_points, n_active, n_columns, n_latents;
+};
+
+// A covariance: weights of Matérn-1/2, 3/2, 5/2 and the squared exponential of one scaled distance, a linear part, and
+// a constant. `kinds` has a bit for each weight that is in use, and one (16) for the linear part. The nugget and the
+// jitter, which is relative to the mean variance, are added to the diagonal of K.
+template <typename T>
+struct Theta {
+  const T *inverse_lengthscales, *linear, *weights;
+  T constant, nugget, jitter;
+  int64_t kinds;
+
+  Theta(const T* packed, int64_t n_columns, int64_t kinds)
+      : inverse_lengthscales(packed),
+        linear(packed + n_columns),
+        weights(packed + 2 * n_columns),
+        constant(packed[2 * n_columns + 4]),
+        nugget(packed[2 * n_columns + 5]),
+        jitter(packed[2 * n_columns + 6]),
+        kinds(kinds) {}
+};
+
+// What is taken off the covariances: (B, H, H), (B, H) and (B); or null.
+template <typename T>
+struct Minus {
+  const T *zz = nullptr, *zx = nullptr, *xx = nullptr;
+};
+
+// x (B, D), z (B, H, D), mean and variance of q(u) (B, H, Q); the variance is null where there is none.
+template <typename T>
+struct Inputs {
+  const T *x, *z, *mean = nullptr, *variance = nullptr;
+  Minus<T> minus;
+};
+
+// mean and variance (B, Q), KL (B) or null, and what the gradient needs, in the order of the tiles.
+template <typename T>
+struct Terms {
+  T *mean, *variance, *kl, *saved;
+};
+
+template <typename T>
+struct Cotangents {
+  const T *mean, *variance, *kl, *saved;
+};
+
+// mean and variance (B, H, Q), theta (B, 2D + 7), and x (B, D) and z (B, H, D) or both null.
+template <typename T>
+struct Derivatives {
+  T *mean, *variance, *theta, *x, *z;
+};
+
+// a (B, H), k_xx - k'a (B), K^-1 (B, H, H) and log|K| (B); the last two may be null.
+template <typename T>
+struct System {
+  T *weights, *remainder, *precision, *log_det;
+};
+
+// The kernels of one instruction set. Each handles one tile, whose first point it is given.
+template <typename T>
+struct Kernels {
+  int lanes;
+  int64_t (*scratch_bytes)(const Sizes&);
+  int64_t (*saved_numbers)(const Sizes&);
+  void (*forward)(const Sizes&, const Theta<T>&, const Inputs<T>&, const Terms<T>&, int64_t first, char* scratch);
+  void (*backward)(const Sizes&, const Theta<T>&, const Inputs<T>&, const Cotangents<T>&, const Derivatives<T>&,
+                   int64_t first, char* scratch);
+  void (*system)(const Sizes&, const Theta<T>&, const Inputs<T>&, const System<T>&, int64_t first, char* scratch);
+  void (*inverse_factor)(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t first, char* scratch);
+};
+
+#if defined(__x86_64__)
+namespace avx512 {
+template <typename T>
+Kernels<T> kernels();
+}
+namespace avx2 {
+template <typename T>
+Kernels<T> kernels();
+}
+#endif
+namespace plain {
+template <typename T>
+Kernels<T> kernels();
+}
+
+}  // namespace swsgp

@@ -1,0 +1,68 @@
+"""The compiled operations (`cpp/`), where they were built: how they are loaded and called."""
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from swsgp.errors import FitWarning
+from swsgp.shapes import Array, Float
+
+try:
+    from swsgp.ops import _native  # type: ignore[attr-defined]
+except ImportError:
+    _native = None
+
+# Larger matrices are worth LAPACK's blocks.
+MAX_SIZE = 128
+
+
+@cache
+def is_available() -> bool:
+    """Whether the operations are there and work on the device in use; says so once if they should and do not."""
+    if jax.default_backend() != "cpu":
+        return False
+    if _native is None:
+        trouble = "were not built when swsgp was installed, which takes a C++ compiler"
+    else:
+        for name, handler in _native.operations().items():
+            jax.ffi.register_ffi_target(f"swsgp_{name}", handler, platform="cpu")
+        trouble = "" if _works() else "give wrong numbers on this machine"
+    if trouble:
+        warnings.warn(f"the compiled operations {trouble}: the plain ones are used, and are slower.", FitWarning, 3)
+    return not trouble
+
+
+def _works() -> bool:
+    root = np.tril(np.arange(1.0, 26.0).reshape(5, 5))
+    with jax.ensure_compile_time_eval():
+        found = np.asarray(inverse_factors(jnp.asarray((root @ root.T)[None], jnp.float32)))[0]
+    return bool(np.allclose(found, np.linalg.inv(root), rtol=1e-2, atol=1e-3))
+
+
+def call(
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    *arrays: Array,
+    vmap_method: str = "sequential",
+    **attributes: int,
+) -> Any:
+    """The operation of this name for the arrays' precision, with results of these shapes."""
+    dtype = arrays[0].dtype
+    results = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    operation = jax.ffi.ffi_call(f"swsgp_{name}_{dtype.name}", results, vmap_method=vmap_method)
+    return operation(*arrays, **{key: np.int64(value) for key, value in attributes.items()})
+
+
+def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
+    """`swsgp.ops.local.inverse_factor` of many matrices."""
+    return call("inverse_factor", [k.shape], k, vmap_method="broadcast_all")[0]
+
+
+def n_saved(n_points: int, n_active: int, n_latent: int, dtype: Any) -> int:
+    """How many numbers the forward operation keeps for the backward one."""
+    return int(_native.saved_numbers(n_points, n_active, n_latent, dtype == np.float64))

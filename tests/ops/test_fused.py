@@ -1,0 +1,240 @@
+"""The compiled operations against the plain ones, which are the reference."""
+
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tolerances import EXACT
+
+from swsgp import (
+    RBF,
+    Columns,
+    Constant,
+    Gaussian,
+    Linear,
+    Matern,
+    Matern12,
+    Matern32,
+    Matern52,
+    PerPoint,
+    RationalQuadratic,
+    create,
+)
+from swsgp.errors import FitWarning
+from swsgp.gp.model import with_precision
+from swsgp.ops import fused, native
+from swsgp.ops.local import inverse_factor, local_terms_diagonal
+
+pytestmark = pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
+
+COVARIANCES = [
+    Matern52(np.array([0.8, 1.2, 2.0]), 1.5),
+    Matern32(np.array([0.8, 1.2, 2.0])) + Linear(np.array([0.1, 0.2, 0.3])),
+    Constant(0.5) + Matern(1.3, 0.7, (1, 2, 3)),
+    RBF(1.5) + (Linear(0.1) + Constant(0.2)),
+    Columns(Matern12(np.array([1.0, 2.0])), (2, 0)) * Constant(2.0),
+]
+
+
+@pytest.fixture
+def level():
+    """Sets the instruction set for a test."""
+    native.is_available()
+    best = native._native.level()
+    yield native._native.set_level
+    native._native.set_level(best)
+
+
+def problem(rng, n_points, n_active, n_latent, dtype=np.float64):
+    x = rng.normal(size=(n_points, 3))
+    z = x[:, None] + 0.7 * rng.normal(size=(n_points, n_active, 3))
+    mean = rng.normal(size=(n_points, n_active, n_latent))
+    variance = np.exp(rng.normal(size=mean.shape) - 2.0)
+    return [jnp.asarray(part, dtype) for part in (x, z, mean, variance)]
+
+
+def plain(covariance, x, z, mean, variance, jitter):
+    def one(x, z, mean, variance):
+        k = covariance.matrix(z, z)
+        k = k + jitter * jnp.mean(jnp.diagonal(k)) * jnp.eye(len(z), dtype=k.dtype)
+        return local_terms_diagonal(k, covariance.matrix(z, x[None]), covariance.diagonal(x[None]), mean, variance)
+
+    f_mean, f_variance, kl = jax.vmap(one)(x, z, mean, variance)
+    return f_mean[:, 0], f_variance[:, 0], kl
+
+
+def compiled(covariance, x, z, mean, variance, jitter):
+    simple = covariance.simple(3)
+    return fused.local_terms(x, z, simple.packed(0.0, jitter), mean, variance, simple.kinds)
+
+
+def value_and_gradients(terms, covariance, *rest):
+    """A function of all results, and its gradients with respect to all inputs."""
+
+    def value(covariance, *rest):
+        mean, variance, kl = terms(covariance, *rest)
+        return jnp.sum(jnp.sin(mean)) + jnp.sum(jnp.cos(3.0 * variance)) + 0.01 * jnp.sum(kl**2)
+
+    return jax.value_and_grad(value, argnums=(0, 1, 2, 3, 4))(covariance, *rest)
+
+
+def assert_alike(ours, expected, scale=1.0):
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9 * scale, atol=1e-9 * scale * float(1e-3 + np.abs(other).max()))
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES, ids=lambda c: type(c).__name__)
+def test_terms_and_gradients_equal_the_plain_ones(float64, rng, covariance):
+    covariance = with_precision(covariance, "float64")
+    # Neither number of points nor size fits the vectors.
+    for sizes in ((11, 5, 1), (3, 18, 2)):
+        given = (*problem(rng, *sizes), jnp.asarray(1e-3))
+        expected = jax.jit(value_and_gradients, static_argnums=0)(plain, covariance, *given)
+        assert_alike(value_and_gradients(compiled, covariance, *given), expected)
+
+
+def test_every_instruction_set_gives_the_same(float64, rng, level):
+    covariance = with_precision(COVARIANCES[1], "float64")
+    given = (*problem(rng, 9, 6, 2), jnp.asarray(1e-3))
+    expected = value_and_gradients(compiled, covariance, *given)
+    for number in range(native._native.level() + 1):
+        level(number)
+        assert_alike(value_and_gradients(compiled, covariance, *given), expected)
+    with pytest.raises(ValueError, match="instruction set"):
+        level(3)
+
+
+def test_in_float32(rng):
+    covariance = with_precision(COVARIANCES[1], "float32")
+    given = (*problem(rng, 20, 33, 1, np.float32), jnp.asarray(1e-3, jnp.float32))
+    expected = jax.jit(plain)(covariance, *given)
+    for ours, other in zip(compiled(covariance, *given), expected, strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-4 * float(np.abs(other).max()))
+
+
+def test_points_that_coincide_have_finite_gradients(float64, rng):
+    x, z, mean, variance = problem(rng, 4, 5, 1)
+    z = z.at[:, 1].set(z[:, 0]).at[:, 2].set(x)
+    for covariance in COVARIANCES[2:4]:
+        covariance = with_precision(covariance, "float64")
+        given = (x, z, mean, variance, jnp.asarray(1e-3))
+        assert_alike(
+            value_and_gradients(compiled, covariance, *given),
+            jax.jit(value_and_gradients, static_argnums=0)(plain, covariance, *given),
+        )
+
+
+def test_gradients_of_inputs_are_left_out_where_nobody_asks(float64, rng):
+    x, z, mean, variance = problem(rng, 4, 5, 1)
+    simple = with_precision(COVARIANCES[0], "float64").simple(3)
+
+    def value(mean, z):
+        return jnp.sum(fused.local_terms(x, z, simple.packed(0.0, 1e-3), mean, variance, simple.kinds)[0])
+
+    assert jax.grad(value, 1)(mean, z).shape == z.shape
+    backward = next(
+        eqn for eqn in jax.make_jaxpr(jax.grad(value))(mean, z).eqns if "backward" in str(eqn.params.get("target_name"))
+    )
+    assert [out.aval.shape for out in backward.outvars[-2:]] == [(0,), (0,)]
+
+
+def test_known_values_give_the_conditional(float64, rng):
+    x, z, values, _ = problem(rng, 7, 6, 2)
+    covariance = with_precision(COVARIANCES[0], "float64")
+    simple = covariance.simple(3)
+    mean, variance, _ = fused.local_terms(x, z, simple.packed(0.3, 0.0), values, jnp.zeros((7, 0, 2)), simple.kinds)
+    for i in range(7):
+        k_zz = np.asarray(covariance.matrix(z[i], z[i])) + 0.3 * np.eye(6)
+        a = np.linalg.solve(k_zz, covariance.matrix(z[i], x[i : i + 1]))
+        np.testing.assert_allclose(mean[i], (a.T @ np.asarray(values[i]))[0], **EXACT)
+        left = covariance.diagonal(x[i : i + 1]) - a.T @ covariance.matrix(z[i], x[i : i + 1])
+        np.testing.assert_allclose(variance[i], np.broadcast_to(left[0], (2,)), **EXACT)
+
+
+def test_a_matrix_that_is_not_positive_definite_spoils_its_own_point_only(float64, rng):
+    x, z, mean, variance = problem(rng, 9, 5, 1)
+    z = z.at[4].set(0.0)
+    simple = with_precision(COVARIANCES[0], "float64").simple(3)
+    terms = fused.local_terms(x, z, simple.packed(-1e-3, 0.0), mean, variance, simple.kinds)
+    bad = np.arange(9) == 4
+    for part in terms:
+        np.testing.assert_array_equal(np.isnan(part).reshape(9, -1).any(axis=1), bad)
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 33])
+def test_factors_of_many_matrices(float64, rng, size):
+    roots = rng.normal(size=(5, size, size + 2))
+    k = jnp.asarray(roots @ roots.transpose(0, 2, 1))
+    expected = np.linalg.inv(np.linalg.cholesky(k))
+    np.testing.assert_allclose(jax.vmap(inverse_factor)(k), expected, **EXACT)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(inverse_factor))(k[None])[0], expected, **EXACT)
+    np.testing.assert_allclose(inverse_factor(k[0]), expected[0], **EXACT)
+
+
+def test_a_model_without_the_operations_gives_the_same(float64, rng, monkeypatch):
+    x = rng.normal(size=(30, 3))
+    model = create(x, COVARIANCES[1], Gaussian(0.1), PerPoint(5), n_inducing=12, precision="float64")
+    model = eqx.tree_at(lambda m: m.variational.mean, model, jnp.asarray(rng.normal(size=(12, 1))))
+    index = model.active_set(jnp.asarray(x))
+    seen = jnp.zeros((30, 0))
+    ours = model.terms(jnp.asarray(x), index), model.own_system(jnp.asarray(x), index, seen, whole=True)
+    monkeypatch.setattr(native, "is_available", lambda: False)
+    expected = model.terms(jnp.asarray(x), index), model.own_system(jnp.asarray(x), index, seen, whole=True)
+    assert_alike(ours, expected)
+
+
+def test_covariances_without_a_simple_form_say_so():
+    two_distances = Matern52(1.0) + Matern32(2.0)
+    for covariance in (
+        RationalQuadratic(1.0),
+        two_distances,
+        Matern52(1.0) * Linear(1.0),
+        Columns(two_distances, (0,)),
+    ):
+        assert covariance.simple(3) is None
+
+
+def test_missing_operations_are_said_once(monkeypatch):
+    monkeypatch.setattr(native, "_native", None)
+    native.is_available.cache_clear()
+    try:
+        with pytest.warns(FitWarning, match="not built"):
+            assert not native.is_available()
+        assert not native.is_available()
+    finally:
+        native.is_available.cache_clear()
+
+
+def test_wrong_numbers_are_noticed(monkeypatch):
+    monkeypatch.setattr(native, "inverse_factors", lambda k: jnp.zeros_like(k))
+    native.is_available.cache_clear()
+    try:
+        with pytest.warns(FitWarning, match="wrong numbers"):
+            assert not native.is_available()
+    finally:
+        native.is_available.cache_clear()
+
+
+def test_many_threads_at_once(rng):
+    x, z, mean, variance = problem(rng, 40, 8, 1, np.float32)
+    simple = with_precision(COVARIANCES[0], "float32").simple(3)
+    theta = simple.packed(0.0, 1e-3)
+    run = jax.jit(lambda mean: fused.local_terms(x, z, theta, mean, variance, simple.kinds).kl)
+    expected = np.asarray(run(mean))
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(run(mean), expected):
+                wrong.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
