@@ -16,6 +16,9 @@ try:
     from swsgp.ops import _native  # type: ignore[attr-defined]
 except ImportError:
     _native = None
+else:
+    for _name, _handler in _native.operations().items():
+        jax.ffi.register_ffi_target(f"swsgp_{_name}", _handler, platform="cpu")
 
 # Larger matrices are worth LAPACK's blocks.
 MAX_SIZE = 128
@@ -29,8 +32,6 @@ def is_available() -> bool:
     if _native is None:
         trouble = "were not built when swsgp was installed, which takes a C++ compiler"
     else:
-        for name, handler in _native.operations().items():
-            jax.ffi.register_ffi_target(f"swsgp_{name}", handler, platform="cpu")
         trouble = "" if _works() else "give wrong numbers on this machine"
     if trouble:
         warnings.warn(f"the compiled operations {trouble}: the plain ones are used, and are slower.", FitWarning, 3)
