@@ -48,7 +48,8 @@ def run(study: Study) -> None:
     ]
     # Scores of each curve at each M, one for each fold.
     found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
-    for r in study.runs(cases, compute):
+    runs = study.runs(cases, compute)
+    for r in runs:
         for name, systems in r["scores"].items():
             found |= {(name, system, r["case"]["m"]): scores for system, scores in systems.items()}
     head = ("data", "system", "M", "folds", "RMSE or error", "NLL", "NLL as in the paper")
@@ -56,11 +57,12 @@ def run(study: Study) -> None:
         (name, system, m, len(own), _of(own, main_score(own[0])), _of(own, "nll"), _of(own, "nll_paper"))
         for (name, system, m), own in sorted(found.items())
     ]
+    part = f"; {len(runs)} of {len(cases)} settings so far" if len(runs) < len(cases) else ""
     text = (
         f"{TITLE}. {steps:,} steps of 64 at a rate of {rate:g}"
         f"{', fewer and faster than the paper’s 300,000 at 0.001' if study.quick else ''}; {n_folds} of {N_FOLDS} "
-        "folds. powerplant and kin8nm in units of the target, protein standardised. The paper shows this as a figure, "
-        "without numbers.\n\n"
+        f"folds{part}. powerplant and kin8nm in units of the target, protein standardised. The paper shows this as a "
+        "figure, without numbers.\n\n"
     )
     study.write_table(text + markdown(head, rows))
     study.write_figure(_figure(found, names, sizes))
@@ -106,8 +108,8 @@ def _figure(found: dict[Any, list[dict[str, float]]], names: tuple[str, ...], si
     figure, panels = plt.subplots(2, len(names), figsize=(2.7 * len(names), 5.2), squeeze=False, sharex=True)
     for column, name in enumerate(names):
         for system, (marker, colour) in STYLES.items():
-            places = [16] if system == "SVGP-16" else sizes
-            own = [found[name, system, m] for m in places if (name, system, m) in found]
+            places = [m for m in (16, *sizes) if (name, system, m) in found]
+            own = [found[name, system, m] for m in places]
             if not own:
                 continue
             for row, key in enumerate((main_score(own[0][0]), "nll")):

@@ -40,6 +40,7 @@ from swsgp.errors import FitWarning, SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.gp.model import SparseGP, prepared
+from swsgp.ops import native
 from swsgp.ops.compiled import jit
 from swsgp.ops.fused import Conditionals
 from swsgp.shapes import Array, Float
@@ -104,7 +105,9 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     if model.landmarks is not None:
         seen = model.landmarks.of_all(model.covariance, x)
     first, second = np.triu_indices(n_neighbors)
-    size = power_of_two_below(max(1, _MAX_BLOCKS // (n_neighbors * max(n_neighbors, seen.shape[1]))))
+    # The plain operations hold the features of all neighbours of a block, too.
+    widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
+    size = power_of_two_below(max(1, _MAX_BLOCKS // (n_neighbors * widest)))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
     prior = sparse.csr_matrix((n_inducing, n_inducing))
     log_det = 0.0

@@ -169,12 +169,19 @@ def _best(
 ) -> tuple[Form, dict[Form, float]]:
     """The form that held-out rows prefer, after training with some of the others.
 
-    Very little noise must gain much. Among those within a standard error of the best score, or a little gap, if y is a
-    number: the one with fewest landmarks, then the largest κ, which are the cheapest and the most careful.
+    Very little noise must gain much, which is decided by the forms with the fewest landmarks. Among those within a
+    standard error of the best score, or a little gap, if y is a number: the one with fewest landmarks, then the largest
+    κ, which are the cheapest and the most careful.
     """
     rows = np.random.default_rng((seed, 2)).permutation(rows)[:_MAX_TRIED]
     scores: dict[Form, np.ndarray] = {}
+    tried: dict[Form, float] = {}
+    fewest = min(form.n_landmarks for form in forms)
     for kind in sorted({(form.n_landmarks, form.least_noise) for form in forms}):
+        if kind[0] > fewest:
+            scores = _with_enough_noise(scores, tried)
+            if kind[1] not in {form.least_noise for form in scores}:
+                continue
         start = None
         for form in (form for form in forms if (form.n_landmarks, form.least_noise) == kind):
             smaller = form.for_rows(len(rows), len(x))
@@ -186,16 +193,23 @@ def _best(
             with precision_scope("float64"):
                 start = maximise(system, model.likelihood, offset, y[rows], smaller.kl_scale, start)
                 scores[form] = log_scores(judges, start, model.likelihood, offset, y[held])
-    tried = {form: float(np.mean(score)) for form, score in scores.items()}
-    careful = {form: score for form, score in scores.items() if form.least_noise}
-    if careful and max(tried.values()) - max(tried[form] for form in careful) < _GAIN_OF_LESS_NOISE:
-        scores = careful
+                tried[form] = float(np.mean(scores[form]))
+    scores = _with_enough_noise(scores, tried)
     best = max(scores.values(), key=np.mean)
     short = {form: best - score for form, score in scores.items()}
     least = _LEAST_GAP if isinstance(hyper.likelihood, Gaussian) else 0.0
     good = [form for form, gap in short.items() if np.mean(gap) <= max(least, np.std(gap) / np.sqrt(len(gap)))]
     chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
     return chosen, tried
+
+
+def _with_enough_noise(scores: dict[Form, np.ndarray], tried: dict[Form, float]) -> dict[Form, np.ndarray]:
+    """The forms that keep some noise, if there are such and less does not gain much; otherwise those with less."""
+    careful = {form: score for form, score in scores.items() if form.least_noise}
+    if not careful:
+        return scores
+    gain = max(tried[form] for form in scores) - max(tried[form] for form in careful)
+    return careful if gain < _GAIN_OF_LESS_NOISE else {form: s for form, s in scores.items() if not form.least_noise}
 
 
 def _unsolved(

@@ -130,13 +130,9 @@ class SparseGP(eqx.Module):
         """a(x) = K⁻¹k, and what is left of k(x, x), of points with active sets of their own; see `Conditionals`."""
         simple = self._for_compiled(index)
         if simple is not None:
-            minus = None
-            if self.landmarks is not None:
-                features = self.landmarks.features[index]
-                among = jnp.einsum("bhg,bkg->bhk", features, features)
-                minus = among, jnp.einsum("bhg,bg->bh", features, seen), jnp.sum(seen**2, axis=1)
+            features = None if self.landmarks is None else (self.landmarks.features, index.astype(jnp.int32), seen)
             theta = simple.packed(0.0, self.jitter)
-            return fused.conditionals(x, self.inducing[index], theta, simple.kinds, minus, whole=whole)
+            return fused.conditionals(x, self.inducing[index], theta, simple.kinds, features, whole=whole)
 
         def one(point: Array, own: Array, seen: Array) -> Conditionals:
             w = inverse_factor(self.k_zz(own))

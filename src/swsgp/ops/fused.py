@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from swsgp.ops import native
 from swsgp.ops.local import LocalTerms
-from swsgp.shapes import Array, Float, Scalar
+from swsgp.shapes import Array, Float, Int, Scalar
 
 
 class Simple(NamedTuple):
@@ -107,14 +107,19 @@ def conditionals(
     z: Float[Array, "B H D"],
     theta: Float[Array, " P"],
     kinds: int,
-    minus: tuple[Float[Array, "B H H"], Float[Array, "B H"], Float[Array, " B"]] | None = None,
+    features: tuple[Float[Array, "M G"], Int[Array, "B H"], Float[Array, "B G"]] | None = None,
     *,
     whole: bool,
 ) -> Conditionals:
-    """Weights and remainders; the `whole` system has K⁻¹ and log|K|, too. `minus` is taken off K, k and k(x, x)."""
+    """Weights and remainders; the `whole` system has K⁻¹ and log|K|, too.
+
+    `features` are those of all inducing inputs, where those of each point are among them, and those of the points;
+    their products are taken off K, k and k(x, x).
+    """
     n_points, n_active = z.shape[:2]
-    empty = jnp.zeros((0,), x.dtype)
     shapes: list[tuple[int, ...]] = [(n_points, n_active), (n_points,)]
     shapes += [(n_points, n_active, n_active), (n_points,)] if whole else [(0,), (0,)]
-    taken = (empty,) * 3 if minus is None else minus
-    return Conditionals(*native.call("system", shapes, x, z, theta, *taken, kinds=kinds))
+    if features is None:
+        none = jnp.zeros((0, 0), x.dtype)
+        features = none, jnp.zeros((0, 0), jnp.int32), none
+    return Conditionals(*native.call("system", shapes, x, z, theta, *features, kinds=kinds))

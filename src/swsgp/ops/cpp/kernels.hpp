@@ -270,10 +270,61 @@ void load_inputs(const Theta<T>& theta, const Inputs<T>& in, int64_t first, int6
   load_rows(theta, in.x, first, n_points, 1, 1, tile.columns, tile.x);
 }
 
+template <typename T>
+inline T sum_of_lanes(typename Simd<T>::V v) {
+  T sum = 0;
+  for (int l = 0; l < kLanes<T>; ++l) sum += v[l];
+  return sum;
+}
+
+// Products of the features of one point, in lane l, off its covariances. Here the lanes go along the features.
+template <typename T>
+void take_off_products(const Features<T>& features, int64_t point, int l, Tile<T>& tile, typename Simd<T>::V& k_xx) {
+  using V = typename Simd<T>::V;
+  using Unaligned = typename Simd<T>::Unaligned;
+  const int64_t n = tile.n, stride = tile.padded, size = features.n, whole = size / kLanes<T> * kLanes<T>;
+  const T* own = features.of_x + point * size;
+  const int32_t* index = features.index + point * n;
+  const auto row = [&](int64_t i) { return features.of_z + index[i < n ? i : n - 1] * size; };
+  const auto vector = [](const T* at) -> V { return *reinterpret_cast<const Unaligned*>(at); };
+  for (int64_t i0 = 0; i0 < n; i0 += 4) {
+    const T* a[4] = {row(i0), row(i0 + 1), row(i0 + 2), row(i0 + 3)};
+    for (int64_t j0 = 0; j0 < i0 + 4 && j0 < n; j0 += kColumns) {
+      const T* b[kColumns];
+      for (int c = 0; c < kColumns; ++c) b[c] = row(j0 + c);
+      V acc[4][kColumns] = {};
+      for (int64_t d = 0; d < whole; d += kLanes<T>)
+        for (int c = 0; c < kColumns; ++c) {
+          const V right = vector(b[c] + d);
+          for (int r = 0; r < 4; ++r) acc[r][c] += vector(a[r] + d) * right;
+        }
+      for (int r = 0; r < 4; ++r)
+        for (int c = 0; c < kColumns; ++c) {
+          if (i0 + r >= n || j0 + c > i0 + r) continue;
+          T sum = sum_of_lanes<T>(acc[r][c]);
+          for (int64_t d = whole; d < size; ++d) sum += a[r][d] * b[c][d];
+          tile.matrix[(i0 + r) * stride + j0 + c][l] -= sum;
+        }
+    }
+    for (int r = 0; r < 4 && i0 + r < n; ++r) {
+      V acc{};
+      for (int64_t d = 0; d < whole; d += kLanes<T>) acc += vector(a[r] + d) * vector(own + d);
+      T sum = sum_of_lanes<T>(acc);
+      for (int64_t d = whole; d < size; ++d) sum += a[r][d] * own[d];
+      tile.k[i0 + r][l] -= sum;
+    }
+  }
+  V acc{};
+  for (int64_t d = 0; d < whole; d += kLanes<T>) acc += vector(own + d) * vector(own + d);
+  T sum = sum_of_lanes<T>(acc);
+  for (int64_t d = whole; d < size; ++d) sum += own[d] * own[d];
+  k_xx[l] -= sum;
+}
+
 // K with its nugget and jitter into the lower triangle of `matrix`, k into `k`; gives k(x, x).
 template <typename T>
 typename Simd<T>::V load_covariances(
-    const Theta<T>& theta, const Minus<T>& minus, int64_t first, int64_t n_points, Tile<T>& tile) {
+    const Theta<T>& theta, const Features<T>& features, int64_t first, int64_t n_points, Tile<T>& tile) {
   using V = typename Simd<T>::V;
   const int64_t n = tile.n, stride = tile.padded, columns = tile.columns;
   for (int64_t i = 0; i < stride; i += 4) {
@@ -299,18 +350,9 @@ typename Simd<T>::V load_covariances(
   const V added = (scale > least ? scale : least) * theta.jitter + theta.nugget;
   for (int64_t i = 0; i < n; ++i) tile.matrix[i * stride + i] += added;
   V k_xx = variance_at(theta, tile.x, columns);
-  if (minus.zz != nullptr) {
-    const int lanes = kLanes<T>;
-    for (int l = 0; l < lanes; ++l) {
-      const int64_t point = first + l < n_points ? first + l : n_points - 1;
-      const T* zz = minus.zz + point * n * n;
-      T* lane = reinterpret_cast<T*>(tile.matrix) + l;
-      for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j <= i; ++j) lane[(i * stride + j) * lanes] -= zz[i * n + j];
-        tile.k[i][l] -= minus.zx[point * n + i];
-      }
-      k_xx[l] -= minus.xx[point];
-    }
+  if (features.n > 0) {
+    for (int l = 0; l < kLanes<T>; ++l)
+      take_off_products(features, first + l < n_points ? first + l : n_points - 1, l, tile, k_xx);
     k_xx = k_xx > V{} ? k_xx : V{};
   }
   // Padding: variables of their own, independent of all others.
@@ -519,7 +561,7 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
   Tile<T> tile = tile_of<T>(sizes, memory);
   const int64_t n = tile.n, padded = tile.padded, q_n = tile.latents, points = sizes.n_points;
   load_inputs(theta, in, first, points, tile);
-  const V k_xx = load_covariances(theta, in.minus, first, points, tile);
+  const V k_xx = load_covariances(theta, in.features, first, points, tile);
   V *mean = memory.take(n * q_n), *variance = memory.take(n * q_n), *results = memory.take(2 * q_n);
   V *a = memory.take(padded), *b = memory.take(padded * q_n), *column = memory.take(padded);
   gather(in.mean, first, points, n * q_n, mean);
@@ -772,7 +814,7 @@ void system(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, cons
   Tile<T> tile = tile_of<T>(sizes, memory);
   const int64_t n = tile.n, padded = tile.padded, points = sizes.n_points;
   load_inputs(theta, in, first, points, tile);
-  const V k_xx = load_covariances(theta, in.minus, first, points, tile);
+  const V k_xx = load_covariances(theta, in.features, first, points, tile);
   V *a = memory.take(padded), *half = tile.other;
   cholesky(tile);
   if (out.precision == nullptr) {

@@ -98,18 +98,13 @@ auto* data_or_null(B& buffer) {
 }
 
 template <ffi::DataType D>
-Inputs<ffi::NativeType<D>> inputs(Array<D>& x, Array<D>& z, Array<D>& mean, Array<D>& variance) {
-  return {x.typed_data(), z.typed_data(), data_or_null(mean), data_or_null(variance), {}};
-}
-
-template <ffi::DataType D>
 ffi::Error forward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> mean, Array<D> variance,
                    int64_t kinds, Result<D> f_mean, Result<D> f_variance, Result<D> kl, Result<D> saved) {
   using T = ffi::NativeType<D>;
   const auto shape = z.dimensions();
   const Sizes sizes{shape[0], shape[1], shape[2], mean.dimensions()[2]};
   const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
-  const auto in = inputs<D>(x, z, mean, variance);
+  const Inputs<T> in{x.typed_data(), z.typed_data(), mean.typed_data(), data_or_null(variance), {}};
   const Terms<T> out{f_mean->typed_data(), f_variance->typed_data(), kl->typed_data(), saved->typed_data()};
   const auto run = kernels<T>();
   const int64_t bytes = run.scratch_bytes(sizes);
@@ -138,15 +133,16 @@ ffi::Error backward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta
 }
 
 template <ffi::DataType D>
-ffi::Error system(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> minus_zz, Array<D> minus_zx,
-                  Array<D> minus_xx, int64_t kinds, Result<D> weights, Result<D> remainder, Result<D> precision,
-                  Result<D> log_det) {
+ffi::Error system(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, Array<D> features_of_z,
+                  Array<ffi::DataType::S32> index, Array<D> features_of_x, int64_t kinds, Result<D> weights,
+                  Result<D> remainder, Result<D> precision, Result<D> log_det) {
   using T = ffi::NativeType<D>;
   const auto shape = z.dimensions();
   const Sizes sizes{shape[0], shape[1], shape[2], 0};
   const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
   const Inputs<T> in{x.typed_data(), z.typed_data(), nullptr, nullptr,
-                     {data_or_null(minus_zz), data_or_null(minus_zx), data_or_null(minus_xx)}};
+                     {features_of_z.typed_data(), index.typed_data(), features_of_x.typed_data(),
+                      features_of_x.dimensions()[1]}};
   const System<T> out{weights->typed_data(), remainder->typed_data(), data_or_null(*precision), data_or_null(*log_det)};
   const auto run = kernels<T>();
   const int64_t bytes = run.scratch_bytes(sizes);
@@ -178,7 +174,8 @@ ffi::Error inverse_factor(ffi::ThreadPool pool, Array<D> k, Result<D> w) {
   ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(D) A(D) A(D) A(D).Attr<int64_t>("kinds") R(D) R(D) \
       R(D) R(D) R(D)
 #define system_BINDING(D) \
-  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(D) A(D).Attr<int64_t>("kinds") R(D) R(D) R(D) R(D)
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(ffi::DataType::S32) A(D).Attr<int64_t>("kinds") R(D) R(D) \
+      R(D) R(D)
 #define inverse_factor_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) R(D)
 
 DEFINE(forward, F32);

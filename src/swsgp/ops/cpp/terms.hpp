@@ -29,17 +29,21 @@ struct Theta {
         kinds(kinds) {}
 };
 
-// What is taken off the covariances: (B, H, H), (B, H) and (B); or null.
+// Features whose products are taken off the covariances: of all inducing inputs (M, G), where those of each point are
+// among them (B, H), and of the points (B, G); or null.
 template <typename T>
-struct Minus {
-  const T *zz = nullptr, *zx = nullptr, *xx = nullptr;
+struct Features {
+  const T* of_z = nullptr;
+  const int32_t* index = nullptr;
+  const T* of_x = nullptr;
+  int64_t n = 0;
 };
 
 // x (B, D), z (B, H, D), mean and variance of q(u) (B, H, Q); the variance is null where there is none.
 template <typename T>
 struct Inputs {
   const T *x, *z, *mean = nullptr, *variance = nullptr;
-  Minus<T> minus;
+  Features<T> features;
 };
 
 // mean and variance (B, Q), KL (B) or null, and what the gradient needs, in the order of the tiles.
