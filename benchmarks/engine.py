@@ -23,7 +23,8 @@ import torch
 
 import swsgp
 from swsgp.fit.neighbours import NeighbourTable
-from swsgp.fit.step import ADAM, State, run_steps, split
+from swsgp.fit.rows import reach
+from swsgp.fit.step import begin, run_steps
 
 N, B = 10_000, 64
 TURNS = 15
@@ -74,15 +75,16 @@ def ours(case: Case) -> Callable[[int], None]:
         covariance_form=case.form,
         placement="subset",
     )
-    learned, fixed = split(model, case.learn_inducing)
+    settings = swsgp.Settings.paper(learn_inducing=case.learn_inducing)
+    state, fixed = begin(model, settings)
     neighbours = None
     if not case.learn_inducing:
         neighbours = jnp.asarray(
             NeighbourTable(x, case.n_neighbors).refresh(model.metric, np.asarray(model.inducing), np.arange(N))
         )
     rows = jnp.asarray(np.random.default_rng(1).integers(0, N, size=(1000, B)), jnp.int32)
-    state = State(learned, ADAM.init(learned))
-    data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, jnp.full(1000, 1e-3, jnp.float32))
+    pace = (jnp.asarray(part, jnp.float32) for part in (settings.rates(0, 1000), reach(settings, 1, 1000)))
+    data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, *pace)
 
     def steps(n: int) -> None:
         counts = jnp.asarray(n, jnp.int32), jnp.asarray(N, jnp.float32), jnp.asarray(1.0, jnp.float32)

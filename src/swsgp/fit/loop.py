@@ -16,8 +16,9 @@ from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.checkpoints import Checkpoints, Snapshot, run_name
 from swsgp.fit.neighbours import NeighbourTable, next_refresh
 from swsgp.fit.progress import ProgressBar
+from swsgp.fit.rows import reach
 from swsgp.fit.settings import Settings
-from swsgp.fit.step import ADAM, Outcome, State, all_finite, run_steps, split
+from swsgp.fit.step import Outcome, State, all_finite, begin, run_steps, slowed, whole_model
 from swsgp.fit.stopping import Clock, HeldOut, Reason, Report, reason_to_stop
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Covariance
@@ -109,7 +110,7 @@ def train(
         held_data = () if held is None else (held.x, held.y)
         checkpoints = Checkpoints(Path(checkpoint), run_name(model, settings, x, y, *held_data))
     with precision_scope(model.precision):
-        run = _Run(model, x, y, settings, held, report_to_caller, checkpoints, n_data or len(x))
+        run = _Run(model, x, y, settings, held, callback and report_to_caller, checkpoints, n_data or len(x))
         if resume and checkpoints is not None:
             run.go_on(checkpoints)
         return run.run()
@@ -135,7 +136,7 @@ class _Run:
         y: np.ndarray,
         settings: Settings,
         held_out: HeldOut | None,
-        callback: Callable[[Report, SparseGP], bool | None],
+        callback: Callable[[Report, SparseGP], bool | None] | None,
         checkpoints: Checkpoints | None,
         n_data: int,
     ):
@@ -143,8 +144,8 @@ class _Run:
         self.rows = RowStream(len(x), settings.batch_size, settings.seed)
         self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
         self.x, self.y, self.n_data = jnp.asarray(padded(x)), jnp.asarray(padded(y)), n_data
-        learned, fixed = split(model, settings.learn_inducing, settings.learn_hyperparameters)
-        self.now = _Anchor(0, State(learned, ADAM.init(learned)), fixed, 1.0)
+        state, fixed = begin(model, settings)
+        self.now = _Anchor(0, state, fixed, 1.0)
         self.before = self.start = self.now
         self.table: NeighbourTable | None = None
         if isinstance(model.active, PerPoint) and not settings.learn_inducing:
@@ -160,7 +161,7 @@ class _Run:
 
     @property
     def model(self) -> SparseGP:
-        return eqx.combine(self.now.state.learned, self.now.fixed)
+        return whole_model(self.now.state, self.now.fixed)
 
     def run(self) -> Trained:
         reason: Reason
@@ -199,7 +200,7 @@ class _Run:
                 self.snapshot, self.n_saved = self._snapshot(), len(self.history)
                 if self.checkpoints is not None:
                     self.checkpoints.save_now_and_then(vars(self.snapshot), self.history)
-                if self.callback(report, self.model):
+                if self.callback is not None and self.callback(report, self.model):
                     reason = reason or "callback"
         return reason
 
@@ -288,6 +289,9 @@ class _Run:
         batches = np.zeros((self.chunk, self.rows.batch_size), dtype=np.int32)
         batches[:n_steps] = self.rows.batches(start.step, n_steps)
         dtype = self.x.dtype
+        rates, next_reach = start.rate_factor * self.settings.rates(start.step, self.chunk), None
+        if start.state.rows is not None:
+            next_reach = jnp.asarray(start.rate_factor * reach(self.settings, start.step + 1, self.chunk), dtype)
         return run_steps(
             start.state,
             start.fixed,
@@ -295,7 +299,8 @@ class _Run:
             self.y,
             self.neighbours,
             jnp.asarray(batches),
-            jnp.asarray(start.rate_factor * self.settings.rates(start.step, self.chunk), dtype),
+            jnp.asarray(rates, dtype),
+            next_reach,
             jnp.asarray(n_steps, jnp.int32),
             jnp.asarray(self.n_data, dtype),
             jnp.asarray(self.settings.kl_scale, dtype),
@@ -326,7 +331,9 @@ class _Run:
         gives_up = self.n_retries > _MAX_RETRIES
         raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, _MAX_JITTER))
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
-        self.before = self.now = _Anchor(good_step, state, fixed, 0.5 * self.now.rate_factor)
+        rate_factor = 0.5 * self.now.rate_factor
+        state = slowed(state, rate_factor / from_here.rate_factor)
+        self.before = self.now = _Anchor(good_step, state, fixed, rate_factor)
         self._warn_once(bad_step)
         return "not finite" if gives_up else None
 

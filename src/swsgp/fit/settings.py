@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optax
 
 from swsgp.errors import SettingError
 
@@ -79,5 +78,5 @@ class Settings:
         """Learning rates of some consecutive steps."""
         if self.schedule == "constant":
             return np.full(n_steps, self.learning_rate)
-        schedule = optax.cosine_decay_schedule(self.learning_rate, self.steps)
-        return np.asarray(schedule(np.arange(first, first + n_steps)))
+        done = np.minimum(np.arange(first, first + n_steps) / self.steps, 1.0)
+        return self.learning_rate * 0.5 * (1.0 + np.cos(np.pi * done))

@@ -7,16 +7,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from swsgp.fit.rows import BETA_1, BETA_2, EPSILON, Rows, all_rows, reach
+from swsgp.fit.settings import Settings
+from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP, bound
+from swsgp.gp.variational import Diagonal
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int, Scalar
 
 
 class State(NamedTuple):
-    """What a step changes: the learned part of the model, and the optimiser's moments."""
+    """What a step changes: the learned part of the model, and the optimiser's moments.
+
+    With `rows`, these hold q(u) and its moments, and the others all else.
+    """
 
     learned: SparseGP
     moments: Any
+    rows: Rows | None = None
 
 
 class Outcome(NamedTuple):
@@ -41,7 +49,32 @@ def split(model: SparseGP, learn_inducing: bool, learn_hyperparameters: bool = T
     return eqx.partition(model, learned)
 
 
-ADAM = optax.scale_by_adam()
+ADAM = optax.scale_by_adam(BETA_1, BETA_2, EPSILON)
+
+
+def begin(model: SparseGP, settings: Settings) -> tuple[State, SparseGP]:
+    """The state before the first step, and the part of the model that stays.
+
+    Where each point has some inducing variables of its own, which a table knows, a step reads and writes their rows of
+    q(u) alone, so that its time does not depend on M. A full S has whole rows of M numbers.
+    """
+    learned, fixed = split(model, settings.learn_inducing, settings.learn_hyperparameters)
+    has_table = isinstance(model.active, PerPoint) and not settings.learn_inducing
+    if not has_table or not isinstance(model.variational, Diagonal) or model.landmarks is not None:
+        return State(learned, ADAM.init(learned)), fixed
+    learned = _with_variational(learned, fixed.variational)
+    return State(learned, ADAM.init(learned), Rows.start(model.variational, *reach(settings, 0, 1))), fixed
+
+
+def whole_model(state: State, fixed: SparseGP) -> SparseGP:
+    """The model that a state stands for."""
+    model: SparseGP = eqx.combine(state.learned, fixed)
+    return model if state.rows is None else _with_variational(model, all_rows(state.rows))
+
+
+def slowed(state: State, factor: float) -> State:
+    """The same model and moments, before steps whose rates are multiplied by this factor."""
+    return state if state.rows is None else state._replace(rows=state.rows.slowed(factor))
 
 
 def _run_steps(
@@ -52,6 +85,7 @@ def _run_steps(
     neighbours: Int[Array, "N H"] | None,
     batches: Int[Array, "T B"],
     rates: Float[Array, " T"],
+    next_reach: Float[Array, " T"] | None,
     n_steps: Int[Array, ""],
     n_data: Scalar,
     kl_scale: Scalar,
@@ -60,35 +94,59 @@ def _run_steps(
 
     A loop with a bound known only at run time, so that one compiled program serves every number of steps. The table
     may end with rows that no batch names, so that it serves tables of about the same length, too. Neighbours come
-    from a table with a row for each data point, or are searched in every step without one.
+    from a table with a row for each data point, or are searched in every step without one. A state with rows needs the
+    reach of the step after each, too.
     """
 
-    def loss(learned: SparseGP, rows: Array) -> Array:
+    def loss(learned: SparseGP, fixed: SparseGP, index: Array | None, batch: Array) -> Array:
         model = eqx.combine(learned, fixed)
-        batch = x[rows]
-        index = model.active_set(batch) if neighbours is None else neighbours[rows]
+        index = model.active_set(x[batch]) if index is None else index
         # Divided by N, which Adam does not notice, so that the numbers stay near 1 in float32.
-        return -bound(model, batch, y[rows], index, n_data, kl_scale) / n_data
+        return -bound(model, x[batch], y[batch], index, n_data, kl_scale) / n_data
+
+    value_and_gradient = eqx.filter_value_and_grad(loss)
+
+    def move_rows(rows: Rows, learned: SparseGP, i: Array) -> tuple[Array, SparseGP, Rows]:
+        """The loss, its gradient but for q(u), and the rows of q(u) after the step."""
+        assert neighbours is not None
+        assert next_reach is not None
+        index = neighbours[batches[i]]
+        active = index.ravel()
+        # The model of these inducing variables alone, the active ones of one point after those of another.
+        moving = rows.moving(active)
+        small = _with_variational(learned, moving.variational)
+        constant = eqx.tree_at(lambda m: m.inducing, fixed, fixed.inducing[active])
+        value, gradient = value_and_gradient(small, constant, jnp.arange(len(active)).reshape(index.shape), batches[i])
+        rows = rows.moved(active, moving, gradient.variational, next_reach[i])
+        return value, _with_variational(gradient, fixed.variational), rows
 
     def goes_on(carry: tuple[Array, Outcome]) -> Array:
         i, outcome = carry
         return (i < n_steps) & (outcome.n_good == i)
 
     def step(carry: tuple[Array, Outcome]) -> tuple[Array, Outcome]:
-        i, (n_good, (learned, moments), bounds) = carry
-        value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i])
+        i, (n_good, (learned, moments, rows), bounds) = carry
+        if rows is None:
+            index = None if neighbours is None else neighbours[batches[i]]
+            value, gradient = value_and_gradient(learned, fixed, index, batches[i])
+        else:
+            value, gradient, rows = move_rows(rows, learned, i)
         updates, moments = ADAM.update(gradient, moments)
         updates = jax.tree.map(lambda u: -rates[i] * u, updates)
-        state = State(eqx.apply_updates(learned, updates), moments)
+        state = State(eqx.apply_updates(learned, updates), moments, rows)
         return i + 1, Outcome(n_good + jnp.isfinite(value), state, bounds - value)
 
     zero = jnp.zeros((), dtype=jnp.int32)
     return jax.lax.while_loop(goes_on, step, (zero, Outcome(zero, state, jnp.zeros((), dtype=x.dtype))))[1]
 
 
+def _with_variational(model: SparseGP, variational: Any) -> SparseGP:
+    return eqx.tree_at(lambda m: m.variational, model, variational, is_leaf=lambda node: isinstance(node, Diagonal))
+
+
 run_steps = jit(_run_steps)
 # The same for several models at once: all but the rates, their number and κ have a leading axis of models.
-run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, None, None, 0, None)))
+run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, None, None, None, 0, None)))
 
 
 @jit

@@ -45,8 +45,8 @@ def train_together(
             batches = np.stack([_to(_CHUNK, stream.batches(first, n_steps)) for stream in streams])
             rates = jnp.asarray(settings.rates(first, _CHUNK), x.dtype)
             outcome = run_steps_together(
-                *(state, fixed, x, y, None, jnp.asarray(batches), rates, jnp.asarray(n_steps, jnp.int32)),
-                *(n_data, jnp.asarray(settings.kl_scale, x.dtype)),
+                *(state, fixed, x, y, None, jnp.asarray(batches), rates, None),
+                *(jnp.asarray(n_steps, jnp.int32), n_data, jnp.asarray(settings.kl_scale, x.dtype)),
             )
             state = outcome.state
             finite &= np.asarray(outcome.n_good) == n_steps
