@@ -25,6 +25,7 @@ import swsgp
 from swsgp.fit.neighbours import NeighbourTable
 from swsgp.fit.rows import reach
 from swsgp.fit.step import begin, run_steps
+from swsgp.ops.local import inverse_factor
 
 N, B = 10_000, 64
 TURNS = 15
@@ -53,21 +54,27 @@ class Case:
 CASES = [
     Case(256, 4, 14, "full", True, "SVGP", at_least=30),
     Case(1024, 4, 784, "full", True, "SVGP", at_least=40),
-    Case(5000, 16, 9, "diag", False, "VNNGP", at_most=0.8),
+    Case(5000, 16, 9, "diag", False, "VNNGP", at_most=0.15),
+    Case(100_000, 100, 8, "diag", False, "VNNGP", at_most=3.0),
 ]
+# Sizes of M between which the time of a step must not grow, with H and D.
+FROM, TO, GROWTH = 10_000, 1_000_000, (16, 9)
+# H and matrices of the operations that are set beside a matrix product.
+FACTORS = ((32, 256), (100, 64))
 
 
-def table(n_columns: int) -> tuple[np.ndarray, np.ndarray]:
+def table(n_columns: int, n_rows: int = N) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, n_columns)).astype(np.float32)
-    return x, np.sin(x[:, 0]) + 0.1 * rng.normal(size=N).astype(np.float32)
+    x = rng.normal(size=(n_rows, n_columns)).astype(np.float32)
+    return x, np.sin(x[:, 0]) + 0.1 * rng.normal(size=n_rows).astype(np.float32)
 
 
 def ours(case: Case) -> Callable[[int], None]:
     """A function that takes a number of steps."""
+    inducing = table(case.n_columns, max(N, case.n_inducing))[0]
     x, y = table(case.n_columns)
     model = swsgp.create(
-        x,
+        inducing,
         swsgp.Matern52(np.full(case.n_columns, np.sqrt(case.n_columns))),
         swsgp.Gaussian(),
         swsgp.PerPoint(case.n_neighbors),
@@ -127,7 +134,7 @@ def gpytorch_svgp(case: Case) -> Callable[[int], None]:
 
 def gpytorch_vnngp(case: Case) -> Callable[[int], None]:
     """VNNGP with as many inducing points and neighbours; it takes its mini-batches from the inducing points."""
-    x, y = (torch.from_numpy(part)[: case.n_inducing] for part in table(case.n_columns))
+    x, y = (torch.from_numpy(part)[: case.n_inducing] for part in table(case.n_columns, max(N, case.n_inducing)))
     torch.manual_seed(0)
 
     def strategy(model: object) -> object:
@@ -179,6 +186,45 @@ def measure(case: Case) -> tuple[float, float]:
     return own, peer
 
 
+def growth() -> str:
+    """How much longer a step takes with a hundred times as many inducing points."""
+    systems = [ours(Case(m, *GROWTH, "diag", False, "")) for m in (FROM, TO)]
+    for steps in systems:
+        steps(3)
+    times = [[milliseconds(steps, 1000) for steps in systems] for _ in range(TURNS)]
+    small, large = (min(column) for column in zip(*times, strict=True))
+    return (
+        f"M={FROM:,} to {TO:,}, H={GROWTH[0]}, D={GROWTH[1]}, diag S, fixed Z: {small:.3f} to {large:.3f} ms, "
+        f"{large / small:.2f} times (asked for: at most 1.3)."
+    )
+
+
+def rates() -> str:
+    """Operations a second of factors and inverses, and of a matrix product."""
+    a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)), jnp.float32)
+    multiply = jax.jit(lambda a: a @ a)
+
+    def best(run: Callable[[], object]) -> float:
+        def steps(n: int) -> None:
+            for _ in range(n):
+                jax.block_until_ready(run())
+
+        steps(3)
+        return min(milliseconds(steps, 10) for _ in range(TURNS)) / 1e3
+
+    parts = []
+    for n_active, n_matrices in FACTORS:
+        k = jnp.tile(jnp.eye(n_active) + 0.5, (n_matrices, 1, 1))
+        # A factor and its inverse take H³/3 multiplications and additions each.
+        own = n_matrices * 2 * n_active**3 / 3 / best(lambda k=k: factors(k)) / 1e9
+        product = 2 * 1024**3 / best(lambda: multiply(a)) / 1e9
+        parts.append(f"H={n_active}: {own:.0f} of {product:.0f} GFLOP/s ({own / product:.0%})")
+    return f"Factors and inverses beside a product of 1024×1024 matrices, float32: {'; '.join(parts)}."
+
+
+factors = jax.jit(jax.vmap(inverse_factor))
+
+
 def processor() -> str:
     """The name of the processor, where the system tells it."""
     cpuinfo = Path("/proc/cpuinfo")
@@ -209,6 +255,9 @@ def main() -> None:
             f"| {case.name} | {own:.3f} | GPyTorch {case.peer}{peer_size} | {peer:.2f} | {peer / own:.1f} | {asked} |"
         )
         print(lines[-1], flush=True)
+    for text in (growth(), rates()):
+        lines += ["", text]
+        print(f"\n{text}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"\nWrote {RESULTS}")

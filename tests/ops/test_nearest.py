@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from swsgp.ops import native
 from swsgp.ops import nearest as module
 from swsgp.ops.nearest import Search, union
 
@@ -11,9 +12,11 @@ def distances(x, z, index, factors=1.0):
 
 
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
-@pytest.mark.parametrize("way", ["tree", "plain", "blocks", "device"])
+@pytest.mark.parametrize("way", ["boxes", "tree", "plain", "blocks", "device"])
 def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
-    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way == "tree" else 0)
+    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way in ("boxes", "tree") else 0)
+    if way == "tree":
+        monkeypatch.setattr(module.native, "is_available", lambda: False)
     monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
     monkeypatch.setattr(module, "_MAX_SCORES", 8 * m)
     if way == "device":
@@ -29,11 +32,13 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
     assert all(len(set(row)) == h for row in index)
 
 
-@pytest.mark.parametrize("way", ["tree", "plain", "device"])
+@pytest.mark.parametrize("way", ["boxes", "tree", "plain", "device"])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkeypatch, offset, way):
     """65 points are padded to 128 rows; the wild inducing input must not become the centre of anything."""
-    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way == "tree" else 0)
+    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way in ("boxes", "tree") else 0)
+    if way == "tree":
+        monkeypatch.setattr(module.native, "is_available", lambda: False)
     if way == "device":
         monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     x, z = rng.normal(size=(65, 3)), rng.normal(size=(500, 3))
@@ -42,6 +47,34 @@ def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkey
     index = Search(z, np.ones(3, "float32"))(x, 4)
     exact = np.sqrt(((x[:, None].astype(float) - z[None]) ** 2).sum(-1))
     np.testing.assert_allclose(distances(x, z, index), np.sort(exact, axis=1)[:, :4], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("level", [0, None])
+def test_boxes_leave_out_nothing_and_break_ties_by_index(rng, dtype, level):
+    """Points on a coarse grid: many boxes, many equal distances, many equal points."""
+    best = native._native.level()
+    native._native.set_level(best if level is None else level)
+    try:
+        z = rng.integers(0, 12, size=(3001, 3)).astype(dtype)
+        x = rng.integers(-2, 14, size=(130, 3)).astype(dtype)
+        found = native.Tree(z, 64).nearest(x, 40)
+    finally:
+        native._native.set_level(best)
+    far = ((x[:, None] - z[None]) ** 2).sum(-1)
+    expected = np.lexsort((np.broadcast_to(np.arange(3001), far.shape), far), axis=1)[:, :40]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
+def test_boxes_refuse_what_does_not_fit():
+    tree = native.Tree(np.zeros((5, 2)), 16)
+    with pytest.raises(ValueError, match="fit together"):
+        tree.nearest(np.zeros((3, 2)), 6)
+    with pytest.raises(ValueError, match="fit together"):
+        tree.nearest(np.zeros((3, 3)), 2)
+    assert tree.nearest(np.full((1, 2), np.nan), 2).tolist() == [[0, 0]]
 
 
 def test_union_takes_all_first_choices_before_any_second_choice():

@@ -1,5 +1,6 @@
 """The compiled operations (`cpp/`), where they were built: how they are loaded and called."""
 
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -62,6 +63,21 @@ def call(
 def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
     """`swsgp.ops.local.inverse_factor` of many matrices."""
     return call("inverse_factor", [k.shape], k, vmap_method="broadcast_all")[0]
+
+
+class Tree:
+    """Points (N, D), sorted into boxes of `leaf_size`, so that the nearest of them are found fast."""
+
+    def __init__(self, points: np.ndarray, leaf_size: int):
+        self._points = np.ascontiguousarray(points)
+        self._tree = _native.tree(self._points, *points.shape, leaf_size)
+
+    def nearest(self, queries: np.ndarray, n: int) -> np.ndarray:
+        """int32 indices of the n nearest points to each query, nearest first; ties go to the lower index."""
+        found = np.empty((len(queries), n), dtype=np.int32)
+        queries = np.ascontiguousarray(queries, self._points.dtype)
+        _native.nearest(self._tree, queries, found, len(queries), n, len(os.sched_getaffinity(0)))
+        return found
 
 
 def n_saved(n_points: int, n_active: int, n_latent: int, dtype: Any) -> int:

@@ -1,6 +1,7 @@
 """The nearest of M points to each of many: exact, on the device or with a tree on the CPU."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
+from swsgp.ops import native
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
 
@@ -56,27 +58,48 @@ class Search:
     """As `nearest`, from the host for any number of points: in blocks on a GPU, with a tree or all cores of a CPU."""
 
     def __init__(self, z: np.ndarray, factors: np.ndarray):
-        self._factors = factors
+        self._z, self._factors = z, factors
         self._on_cpu = jax.default_backend() == "cpu"
-        self._tree = cKDTree(z * factors) if self._on_cpu and z.shape[1] <= _TREE_MAX_COLUMNS else None
-        self._z = z
-        if self._on_cpu and self._tree is None:
-            # Squares are expanded, and a common offset would eat up their digits.
-            self._centre = np.median(z, axis=0)
-            self._scaled = (z.astype(np.float64) - self._centre) * factors
-            self._half_squares = 0.5 * np.sum(self._scaled**2, axis=1)
+        self._few_columns = z.shape[1] <= _TREE_MAX_COLUMNS
+        if self._on_cpu:
+            # A common offset would eat up digits of squares, and of columns that are scaled.
+            self._centre = np.median(z, axis=0).astype(np.float64)
+        self._trees: dict[int, native.Tree] = {}
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
-        if self._tree is not None:
-            # Starting threads takes longer than finding the neighbours of a few points.
-            workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
-            index = self._tree.query(x * self._factors, k=np.arange(1, n + 1), workers=workers)[1]
-            return np.asarray(index, dtype=np.int32)
-        if self._on_cpu:
-            return self._among_all((x.astype(np.float64) - self._centre) * self._factors, n)
-        z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
-        return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
+        if not self._on_cpu:
+            z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
+            return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
+        if not self._few_columns:
+            return self._among_all(self._in_units(x), n)
+        if native.is_available():
+            # The box of a point alone should hold more neighbours than are asked for.
+            return self._boxes(min(512, max(64, 1 << (2 * n - 1).bit_length()))).nearest(self._in_units(x), n)
+        # Starting threads takes longer than finding the neighbours of a few points.
+        workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
+        return np.asarray(self._tree.query(self._in_units(x), k=np.arange(1, n + 1), workers=workers)[1], np.int32)
+
+    def _in_units(self, x: np.ndarray) -> np.ndarray:
+        return (x - self._centre) * self._factors
+
+    @cached_property
+    def _scaled(self) -> np.ndarray:
+        return self._in_units(self._z)
+
+    @cached_property
+    def _tree(self) -> cKDTree:
+        return cKDTree(self._scaled)
+
+    @cached_property
+    def _half_squares(self) -> np.ndarray:
+        return 0.5 * np.sum(self._scaled**2, axis=1)
+
+    def _boxes(self, leaf_size: int) -> native.Tree:
+        if leaf_size not in self._trees:
+            # Differences of centred inputs have all the digits that these had.
+            self._trees[leaf_size] = native.Tree(self._in_units(self._z).astype(self._z.dtype), leaf_size)
+        return self._trees[leaf_size]
 
     def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
         if len(x) * len(self._z) >= _MIN_BLOCKWISE:

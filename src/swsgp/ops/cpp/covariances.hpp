@@ -97,7 +97,7 @@ inline typename Simd<T>::V variance_at(const Theta<T>& theta, const Rows<T>& x, 
 template <typename T>
 void load_rows(const Theta<T>& theta, const T* from, int64_t first, int64_t n_points, int64_t n, int64_t padded,
                int64_t columns, Rows<T>& rows) {
-  gather(from, first, n_points, n * columns, rows.raw);
+  gather(from, first, n_points, n * columns, n * columns, rows.raw);
   for (int64_t i = n * columns; i < padded * columns; ++i) rows.raw[i] = typename Simd<T>::V{};
   for (int64_t i = 0; i < padded; ++i)
     for (int64_t d = 0; d < columns; ++d) {

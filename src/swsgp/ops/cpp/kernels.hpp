@@ -9,6 +9,7 @@
 
 #include "covariances.hpp"
 #include "factors.hpp"
+#include "search.hpp"
 
 namespace swsgp {
 namespace ISA {
@@ -25,8 +26,8 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
   const V k_xx = load_covariances(theta, in.features, first, points, tile);
   V *mean = memory.take(n * q_n), *variance = memory.take(n * q_n), *results = memory.take(2 * q_n);
   V *a = memory.take(padded), *b = memory.take(padded * q_n), *column = memory.take(padded);
-  gather(in.mean, first, points, n * q_n, mean);
-  if (in.variance != nullptr) gather(in.variance, first, points, n * q_n, variance);
+  gather(in.mean, first, points, n * q_n, n * q_n, mean);
+  if (in.variance != nullptr) gather(in.variance, first, points, n * q_n, n * q_n, variance);
   cholesky(tile);
   LogOfProduct<T> inverse_root;
   for (int64_t i = 0; i < n; ++i) inverse_root.times(tile.inverse_diagonal[i]);
@@ -56,10 +57,10 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
       }
     twice_kl -= spread.log();
   }
-  scatter(results, first, points, q_n, out.mean);
-  scatter(results + q_n, first, points, q_n, out.variance);
+  scatter(results, first, points, q_n, q_n, out.mean);
+  scatter(results + q_n, first, points, q_n, q_n, out.variance);
   const V kl = T(0.5) * twice_kl;
-  if (out.kl != nullptr) scatter(&kl, first, points, 1, out.kl);
+  if (out.kl != nullptr) scatter(&kl, first, points, 1, 1, out.kl);
   using Unaligned = typename Simd<T>::Unaligned;
   auto* saved = reinterpret_cast<Unaligned*>(out.saved + first / kLanes<T> * saved_numbers<T>(sizes));
   for (int64_t i = 0; i < padded; ++i, saved += padded)
@@ -80,10 +81,10 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
   const int64_t points = sizes.n_points;
   load_inputs(theta, in, first, points, tile);
   V *variance = memory.take(n * q_n), *g_mean = memory.take(q_n), *g_variance = memory.take(q_n);
-  gather(g.mean, first, points, q_n, g_mean);
-  gather(g.variance, first, points, q_n, g_variance);
+  gather(g.mean, first, points, q_n, q_n, g_mean);
+  gather(g.variance, first, points, q_n, q_n, g_variance);
   V g_kl{}, g_d{};
-  if (g.kl != nullptr) gather(g.kl, first, points, 1, &g_kl);
+  if (g.kl != nullptr) gather(g.kl, first, points, 1, 1, &g_kl);
   for (int64_t q = 0; q < q_n; ++q) g_d += g_variance[q];
   const auto* precision = reinterpret_cast<const Unaligned*>(g.saved + first / kLanes<T> * saved_numbers<T>(sizes));
   V *a = memory.take(padded), *b = memory.take(padded * q_n), *c = memory.take(padded), *mixed = memory.take(padded);
@@ -95,7 +96,7 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
   const bool has_s = in.variance != nullptr;
   // c = P sum_q S_q a g_v, and the rows of Y = P sqrt(S), so that P S P = Y Y'.
   if (has_s) {
-    gather(in.variance, first, points, n * q_n, variance);
+    gather(in.variance, first, points, n * q_n, n * q_n, variance);
     V* weighted = tile.k;
     for (int64_t i = 0; i < padded; ++i) {
       V total{}, sum{};
@@ -121,14 +122,14 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
         const V p = precision[i * padded + i];
         d_values[i * q_n + q] = a[i] * a[i] * g_variance[q] + T(0.5) * g_kl * (p - T(1) / variance[i * q_n + q]);
       }
-    scatter(d_values, first, points, n * q_n, out.variance);
+    scatter(d_values, first, points, n * q_n, n * q_n, out.variance);
   }
   for (int64_t i = 0; i < n; ++i)
     for (int64_t q = 0; q < q_n; ++q) {
       d_values[i * q_n + q] = a[i] * g_mean[q] + g_kl * b[q * padded + i];
       mixed[i] += g_mean[q] * b[q * padded + i];
     }
-  scatter(d_values, first, points, n * q_n, out.mean);
+  scatter(d_values, first, points, n * q_n, n * q_n, out.mean);
 
   Gradients<T> sums;
   sums.lengthscales = memory.take(columns);
@@ -195,10 +196,10 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
   d_theta[2 * columns + 4] = sums.constant;
   d_theta[2 * columns + 5] = trace;
   d_theta[2 * columns + 6] = trace * (scale > least ? scale : least);
-  scatter(d_theta, first, points, 2 * columns + 7, out.theta);
+  scatter(d_theta, first, points, 2 * columns + 7, 2 * columns + 7, out.theta);
   if (d_z != nullptr) {
-    scatter(d_x, first, points, columns, out.x);
-    scatter(d_z, first, points, n * columns, out.z);
+    scatter(d_x, first, points, columns, columns, out.x);
+    scatter(d_z, first, points, n * columns, n * columns, out.z);
   }
 }
 
@@ -230,22 +231,18 @@ void system(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, cons
     LogOfProduct<T> inverse_root;
     for (int64_t i = 0; i < n; ++i) inverse_root.times(tile.inverse_diagonal[i]);
     const V log_det = T(-2) * inverse_root.log();
-    scatter(&log_det, first, points, 1, out.log_det);
+    scatter(&log_det, first, points, 1, 1, out.log_det);
     invert(tile);
     lower_times(tile, tile.k, half);
     transposed_times(tile, half, a);
     square(tile);
-    for (int l = 0; l < kLanes<T> && first + l < points; ++l) {
-      const T* lane = reinterpret_cast<const T*>(tile.matrix) + l;
-      T* to = out.precision + (first + l) * n * n;
-      for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < n; ++j) to[i * n + j] = lane[(i * stride + j) * kLanes<T>];
-    }
+    for (int64_t i = 0; i < n; ++i)
+      scatter(tile.matrix + i * stride, first, points, n * n, n, out.precision + i * n);
   }
   V remainder = k_xx - dot<T>(half, half, padded);
   remainder = remainder < V{} ? V{} : remainder;
-  scatter(a, first, points, n, out.weights);
-  scatter(&remainder, first, points, 1, out.remainder);
+  scatter(a, first, points, n, n, out.weights);
+  scatter(&remainder, first, points, 1, 1, out.remainder);
 }
 
 // W = chol(K)^-1 of matrices that are given.
@@ -254,28 +251,21 @@ void inverse_factor(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t fir
   Bump<T> memory{scratch};
   Tile<T> tile = tile_of<T>(Sizes{n_matrices, n, 0, 0}, memory);
   const int64_t padded = tile.padded, stride = tile.stride;
-  const int lanes = kLanes<T>;
-  for (int l = 0; l < lanes; ++l) {
-    const T* from = k + (first + l < n_matrices ? first + l : n_matrices - 1) * n * n;
-    T* lane = reinterpret_cast<T*>(tile.matrix) + l;
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j <= i; ++j) lane[(i * stride + j) * lanes] = from[i * n + j];
-  }
+  for (int64_t i = 0; i < n; ++i) gather(k + i * n, first, n_matrices, n * n, i + 1, tile.matrix + i * stride);
   for (int64_t i = n; i < padded; ++i)
     for (int64_t j = 0; j <= i; ++j) tile.matrix[i * stride + j] = splat<T>(i == j ? 1 : 0);
   cholesky(tile);
   invert(tile);
-  for (int l = 0; l < lanes && first + l < n_matrices; ++l) {
-    const T* lane = reinterpret_cast<const T*>(tile.matrix) + l;
-    T* to = w + (first + l) * n * n;
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < n; ++j) to[i * n + j] = j <= i ? lane[(i * stride + j) * lanes] : T(0);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = i + 1; j < n; ++j) tile.matrix[i * stride + j] = typename Simd<T>::V{};
+    scatter(tile.matrix + i * stride, first, n_matrices, n * n, n, w + i * n);
   }
 }
 
 template <typename T>
 Kernels<T> kernels() {
-  return {kLanes<T>, scratch_bytes<T>, saved_numbers<T>, forward<T>, backward<T>, system<T>, inverse_factor<T>};
+  return {kLanes<T>, scratch_bytes<T>, saved_numbers<T>, forward<T>, backward<T>, system<T>, inverse_factor<T>,
+          nearest_points<T>};
 }
 
 template Kernels<float> kernels<float>();

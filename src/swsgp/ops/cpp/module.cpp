@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
 
 #include "terms.hpp"
 #include "xla/ffi/api/ffi.h"
@@ -221,6 +224,98 @@ PyObject* saved_numbers(PyObject*, PyObject* arguments) {
   return PyLong_FromLongLong((n_points + lanes - 1) / lanes * a_tile);
 }
 
+// ------------------------------------------------------------------------------------------------ searches
+
+template <typename T>
+void forget(PyObject* capsule) {
+  delete static_cast<Tree<T>*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+}
+
+template <typename T>
+const char* name_of_tree();
+template <>
+const char* name_of_tree<float>() { return "tree of float32"; }
+template <>
+const char* name_of_tree<double>() { return "tree of float64"; }
+
+template <typename T>
+PyObject* new_tree(const Py_buffer& points, long long n, long long columns, long long leaf_size) {
+  Tree<T>* tree = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  try {
+    tree = new Tree<T>(static_cast<const T*>(points.buf), n, columns, leaf_size);
+  } catch (const std::bad_alloc&) {
+  }
+  Py_END_ALLOW_THREADS;
+  if (tree == nullptr) return PyErr_NoMemory();
+  PyObject* capsule = PyCapsule_New(tree, name_of_tree<T>(), forget<T>);
+  if (capsule == nullptr) delete tree;
+  return capsule;
+}
+
+PyObject* tree(PyObject*, PyObject* arguments) {
+  Py_buffer points;
+  long long n, columns, leaf_size;
+  if (!PyArg_ParseTuple(arguments, "y*LLL", &points, &n, &columns, &leaf_size)) return nullptr;
+  PyObject* result = nullptr;
+  if (n < 1 || columns < 1 || leaf_size < 16 || leaf_size % 16 != 0)
+    PyErr_SetString(PyExc_ValueError, "a tree has points and columns, and leaves of a multiple of 16");
+  else if (points.len == n * columns * static_cast<long long>(sizeof(float)))
+    result = new_tree<float>(points, n, columns, leaf_size);
+  else if (points.len == n * columns * static_cast<long long>(sizeof(double)))
+    result = new_tree<double>(points, n, columns, leaf_size);
+  else
+    PyErr_SetString(PyExc_ValueError, "points are not of these sizes");
+  PyBuffer_Release(&points);
+  return result;
+}
+
+template <typename T>
+bool search(PyObject* capsule, const Py_buffer& queries, const Py_buffer& out, long long n, long long k,
+            long long n_threads) {
+  const auto& tree = *static_cast<const Tree<T>*>(PyCapsule_GetPointer(capsule, name_of_tree<T>()));
+  const bool fits = queries.len == n * tree.columns * static_cast<long long>(sizeof(T)) &&
+                    out.len == n * k * static_cast<long long>(sizeof(int32_t)) && k >= 1 &&
+                    k <= std::count_if(tree.index.begin(), tree.index.end(), [](int32_t i) { return i >= 0; });
+  if (!fits) return false;
+  const auto nearest = kernels<T>().nearest;
+  const auto* from = static_cast<const T*>(queries.buf);
+  auto* to = static_cast<int32_t*>(out.buf);
+  Py_BEGIN_ALLOW_THREADS;
+  constexpr long long kAtOnce = 64;
+  std::atomic<long long> next{0};
+  const auto work = [&] {
+    for (long long start; (start = next.fetch_add(kAtOnce)) < n;)
+      for (long long i = start; i < std::min(n, start + kAtOnce); ++i)
+        nearest(tree, from + i * tree.columns, k, to + i * k);
+  };
+  std::vector<std::thread> others;
+  for (long long t = 1; t < std::min(n_threads, (n + kAtOnce - 1) / kAtOnce); ++t) others.emplace_back(work);
+  work();
+  for (auto& other : others) other.join();
+  Py_END_ALLOW_THREADS;
+  return true;
+}
+
+PyObject* nearest(PyObject*, PyObject* arguments) {
+  PyObject* capsule;
+  Py_buffer queries, out;
+  long long n, k, n_threads;
+  if (!PyArg_ParseTuple(arguments, "Oy*w*LLL", &capsule, &queries, &out, &n, &k, &n_threads)) return nullptr;
+  bool done = false;
+  if (PyCapsule_IsValid(capsule, name_of_tree<float>()))
+    done = search<float>(capsule, queries, out, n, k, n_threads);
+  else if (PyCapsule_IsValid(capsule, name_of_tree<double>()))
+    done = search<double>(capsule, queries, out, n, k, n_threads);
+  PyBuffer_Release(&queries);
+  PyBuffer_Release(&out);
+  if (!done) {
+    PyErr_SetString(PyExc_ValueError, "queries, results and tree do not fit together");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* get_level(PyObject*, PyObject*) { return PyLong_FromLong(level); }
 
 PyObject* set_level(PyObject*, PyObject* argument) {
@@ -238,6 +333,9 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
     {"saved_numbers", saved_numbers, METH_VARARGS,
      "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
+    {"tree", tree, METH_VARARGS, "(points, n, columns, leaf_size): points in boxes, for `nearest`."},
+    {"nearest", nearest, METH_VARARGS,
+     "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},
     {"level", get_level, METH_NOARGS, "The instruction set in use: 2 AVX-512, 1 AVX2, 0 any machine."},
     {"set_level", set_level, METH_O, "Use another instruction set, for tests; before anything is compiled."},
     {nullptr, nullptr, 0, nullptr}};

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tree.hpp"
+
 namespace swsgp {
 
 struct Sizes {
@@ -80,6 +82,7 @@ struct Kernels {
                    int64_t first, char* scratch);
   void (*system)(const Sizes&, const Theta<T>&, const Inputs<T>&, const System<T>&, int64_t first, char* scratch);
   void (*inverse_factor)(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t first, char* scratch);
+  void (*nearest)(const Tree<T>&, const T* query, int64_t k, int32_t* out);
 };
 
 #if defined(__x86_64__)

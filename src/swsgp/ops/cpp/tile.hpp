@@ -75,24 +75,31 @@ int64_t saved_numbers(const Sizes& sizes) {
   return kLanes<T> * (n * n + n + n * sizes.n_latents);
 }
 
-// Vectors of points first, ..., first + lanes - 1 of a (B, size) array; the last point stands in for those beyond it.
+// Where the points of a tile begin in an array with `row` numbers for each of `n_points`; the last point stands in for
+// those beyond it.
+template <typename T, typename P>
+inline void rows_of(P from, int64_t first, int64_t n_points, int64_t row, P (&rows)[kLanes<T>]) {
+  for (int l = 0; l < kLanes<T>; ++l) rows[l] = from + (first + l < n_points ? first + l : n_points - 1) * row;
+}
+
+// `size` vectors of an array that has `row` numbers for each point.
 template <typename T>
-inline void gather(const T* from, int64_t first, int64_t n_points, int64_t size, typename Simd<T>::V* to) {
-  for (int l = 0; l < kLanes<T>; ++l) {
-    const int64_t point = first + l < n_points ? first + l : n_points - 1;
-    const T* row = from + point * size;
-    T* lane = reinterpret_cast<T*>(to) + l;
-    for (int64_t i = 0; i < size; ++i) lane[i * kLanes<T>] = row[i];
-  }
+inline void gather(const T* from, int64_t first, int64_t n_points, int64_t row, int64_t size,
+                   typename Simd<T>::V* to) {
+  const T* rows[kLanes<T>];
+  rows_of<T>(from, first, n_points, row, rows);
+  for (int64_t i = 0; i < size; ++i)
+    for (int l = 0; l < kLanes<T>; ++l) reinterpret_cast<T*>(to + i)[l] = rows[l][i];
 }
 
 template <typename T>
-inline void scatter(const typename Simd<T>::V* from, int64_t first, int64_t n_points, int64_t size, T* to) {
-  for (int l = 0; l < kLanes<T> && first + l < n_points; ++l) {
-    const T* lane = reinterpret_cast<const T*>(from) + l;
-    T* row = to + (first + l) * size;
-    for (int64_t i = 0; i < size; ++i) row[i] = lane[i * kLanes<T>];
-  }
+inline void scatter(const typename Simd<T>::V* from, int64_t first, int64_t n_points, int64_t row, int64_t size,
+                    T* to) {
+  T* rows[kLanes<T>];
+  rows_of<T>(to, first, n_points, row, rows);
+  const int n = n_points - first < kLanes<T> ? static_cast<int>(n_points - first) : kLanes<T>;
+  for (int64_t i = 0; i < size; ++i)
+    for (int l = 0; l < n; ++l) rows[l][i] = reinterpret_cast<const T*>(from + i)[l];
 }
 
 }  // namespace ISA
