@@ -132,7 +132,7 @@ def test_running_time(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         running_time, "PAPER", {key: value for key, value in running_time.PAPER.items() if "mnist" in key}
     )
-    monkeypatch.setitem(running_time.LEVELS, "quick", (1, {"mnist": 1.0}))
+    monkeypatch.setitem(running_time.LEVELS, "quick", (1, 0.01, {"mnist": 1.0}))
     runs = run(running_time, "running-time", tmp_path)
     assert len(runs) == 2
     assert all(r["step_ms"] > 0 and r["prediction_ms"] > 0 and len(r["curve"]) >= 1 for r in runs)

@@ -174,6 +174,20 @@ def test_factors_of_many_matrices(float64, rng, size):
     np.testing.assert_allclose(inverse_factor(k[0]), expected[0], **EXACT)
 
 
+def test_a_sum_of_blocks(rng):
+    index = np.sort(np.stack([rng.permutation(50)[:6] for _ in range(40)]), axis=1).astype(np.int32)
+    blocks = rng.normal(size=(40, 6, 6))
+    blocks += blocks.transpose(0, 2, 1)
+    expected = np.zeros((50, 50))
+    for own, block in zip(index, blocks, strict=True):
+        expected[np.ix_(own, own)] += block
+    found = native.sum_of_blocks(index, blocks, 50)
+    assert found.has_sorted_indices
+    np.testing.assert_allclose(found.toarray(), np.triu(expected), rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="fit together"):
+        native.sum_of_blocks(index, blocks, 49)
+
+
 def test_a_model_without_the_operations_gives_the_same(float64, rng, monkeypatch):
     x = rng.normal(size=(30, 3))
     model = create(x, COVARIANCES[1], Gaussian(0.1), PerPoint(5), n_inducing=12, precision="float64")

@@ -46,7 +46,7 @@ from swsgp.ops.fused import Conditionals
 from swsgp.shapes import Array, Float
 
 # Numbers of K⁻¹, or of the features of landmarks, that are held at once.
-_MAX_BLOCKS = 1 << 22
+_MAX_BLOCKS = 1 << 23
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
 _TOLERANCE = 1e-5
 _MAX_ITERATIONS = 1000
@@ -104,7 +104,6 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     seen = np.zeros((n_rows, 0))
     if model.landmarks is not None:
         seen = model.landmarks.of_all(model.covariance, x)
-    first, second = np.triu_indices(n_neighbors)
     # The plain operations hold the features of all neighbours of a block, too.
     widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
     size = power_of_two_below(max(1, _MAX_BLOCKS // (n_neighbors * widest)))
@@ -119,12 +118,20 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         with threadpool_limits(1, "blas"):
             block = [np.asarray(part)[:n] for part in _blocks(model, *given)]
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
-        place = own[:, first].ravel(), own[:, second].ravel()
-        prior = prior + sparse.coo_matrix((k_inverse[:, first, second].ravel(), place), prior.shape).tocsr()
+        prior = prior + _sum_of_blocks(own, k_inverse, n_inducing)
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
     weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
     return System(weights_of_rows, seen, remainder, prior, log_det)
+
+
+def _sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:
+    """The upper triangle of the sum of symmetric matrices, each over some variables, whose numbers ascend."""
+    if native.is_available():
+        return native.sum_of_blocks(index, blocks, n_variables)
+    first, second = np.triu_indices(index.shape[1])
+    place = index[:, first].ravel(), index[:, second].ravel()
+    return sparse.coo_matrix((blocks[:, first, second].ravel(), place), (n_variables, n_variables)).tocsr()
 
 
 def n_neighbors_of(model: SparseGP) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import sparse
 
 from swsgp.errors import FitWarning
-from swsgp.shapes import Array, Float
+from swsgp.shapes import Array, Float, Int
 
 try:
     from swsgp.ops import _native  # type: ignore[attr-defined]
@@ -76,8 +77,24 @@ class Tree:
         """int32 indices of the n nearest points to each query, nearest first; ties go to the lower index."""
         found = np.empty((len(queries), n), dtype=np.int32)
         queries = np.ascontiguousarray(queries, self._points.dtype)
-        _native.nearest(self._tree, queries, found, len(queries), n, len(os.sched_getaffinity(0)))
+        _native.nearest(self._tree, queries, found, len(queries), n, n_cores())
         return found
+
+
+def sum_of_blocks(
+    index: Int[np.ndarray, "N H"], blocks: Float[np.ndarray, "N H H"], n_variables: int
+) -> sparse.csr_matrix:
+    """The upper triangle of the sum of symmetric matrices, each over H of all variables, whose numbers ascend."""
+    index, blocks = np.ascontiguousarray(index, np.int32), np.ascontiguousarray(blocks, np.float64)
+    parts = _native.sum_of_blocks(index, blocks, *index.shape, n_variables, n_cores())
+    lengths, columns, values = (np.frombuffer(part, kind) for part, kind in zip(parts, "iid", strict=True))
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return sparse.csr_matrix((values, columns, starts), (n_variables, n_variables))
+
+
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def n_saved(n_points: int, n_active: int, n_latent: int, dtype: Any) -> int:

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "sums.hpp"
 #include "terms.hpp"
 #include "xla/ffi/api/ffi.h"
 
@@ -316,6 +317,54 @@ PyObject* nearest(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// ------------------------------------------------------------------------------------------------ sums
+
+template <typename T>
+PyObject* bytes_of(const std::vector<SparseRows>& parts, std::vector<T> SparseRows::*member) {
+  int64_t n = 0;
+  for (const auto& part : parts) n += static_cast<int64_t>((part.*member).size());
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, n * static_cast<int64_t>(sizeof(T)));
+  if (bytes == nullptr) return nullptr;
+  T* to = reinterpret_cast<T*>(PyBytes_AsString(bytes));
+  for (const auto& part : parts) to = std::copy((part.*member).begin(), (part.*member).end(), to);
+  return bytes;
+}
+
+PyObject* sum_of_blocks(PyObject*, PyObject* arguments) {
+  Py_buffer index, blocks;
+  long long n, size, n_variables, n_threads;
+  if (!PyArg_ParseTuple(arguments, "y*y*LLLL", &index, &blocks, &n, &size, &n_variables, &n_threads)) return nullptr;
+  std::vector<SparseRows> parts(std::max<long long>(1, n_threads));
+  const auto* variables = static_cast<const int32_t*>(index.buf);
+  const bool fits = index.len == n * size * static_cast<long long>(sizeof(int32_t)) &&
+                    blocks.len == n * size * size * static_cast<long long>(sizeof(double)) &&
+                    std::all_of(variables, variables + n * size, [&](int32_t i) { return 0 <= i && i < n_variables; });
+  if (fits) {
+    Py_BEGIN_ALLOW_THREADS;
+    const Occurrences occurrences(variables, n, size, n_variables);
+    const int64_t n_parts = static_cast<int64_t>(parts.size());
+    const auto work = [&](int64_t t) {
+      parts[t] = swsgp::sum_of_blocks(occurrences, variables, static_cast<const double*>(blocks.buf), size, n_variables,
+                                      n_variables * t / n_parts, n_variables * (t + 1) / n_parts);
+    };
+    std::vector<std::thread> others;
+    for (int64_t t = 1; t < n_parts; ++t) others.emplace_back(work, t);
+    work(0);
+    for (auto& other : others) other.join();
+    Py_END_ALLOW_THREADS;
+  }
+  PyBuffer_Release(&index);
+  PyBuffer_Release(&blocks);
+  if (!fits) {
+    PyErr_SetString(PyExc_ValueError, "index and blocks do not fit together");
+    return nullptr;
+  }
+  PyObject* lengths = bytes_of(parts, &SparseRows::lengths);
+  PyObject* columns = bytes_of(parts, &SparseRows::columns);
+  PyObject* values = bytes_of(parts, &SparseRows::values);
+  return lengths && columns && values ? Py_BuildValue("(NNN)", lengths, columns, values) : nullptr;
+}
+
 PyObject* get_level(PyObject*, PyObject*) { return PyLong_FromLong(level); }
 
 PyObject* set_level(PyObject*, PyObject* argument) {
@@ -336,6 +385,8 @@ PyMethodDef methods[] = {
     {"tree", tree, METH_VARARGS, "(points, n, columns, leaf_size): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},
+    {"sum_of_blocks", sum_of_blocks, METH_VARARGS,
+     "(index, blocks, n, size, n_variables, n_threads): lengths of rows, columns and values of the upper triangle."},
     {"level", get_level, METH_NOARGS, "The instruction set in use: 2 AVX-512, 1 AVX2, 0 any machine."},
     {"set_level", set_level, METH_O, "Use another instruction set, for tests; before anything is compiled."},
     {nullptr, nullptr, 0, nullptr}};
