@@ -4,6 +4,7 @@ import numpy as np
 
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
+from swsgp.memory import check_memory
 
 # Lengthscales move little in the first steps, so the first refresh after the start is at this step.
 FIRST_REFRESH = 64
@@ -22,6 +23,12 @@ class NeighbourTable:
     """
 
     def __init__(self, x: np.ndarray, n_neighbors: int):
+        # Here, and where the steps are taken.
+        check_memory(
+            f"the table of n_neighbors={n_neighbors} neighbours of {len(x):,} rows",
+            8.0 * len(x) * n_neighbors,
+            "lower n_neighbors, or use fewer rows",
+        )
         self.table = np.zeros((len(x), n_neighbors), dtype=np.int32)
         self._x = x
 

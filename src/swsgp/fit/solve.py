@@ -40,6 +40,7 @@ from swsgp.errors import FitWarning, SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.gp.model import SparseGP, prepared
+from swsgp.memory import check_memory
 from swsgp.ops import native
 from swsgp.ops.compiled import jit
 from swsgp.ops.fused import Conditionals
@@ -99,6 +100,15 @@ class System:
 def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     """One pass over the rows, in blocks, for a model whose rows have active sets of their own."""
     n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
+    n_landmarks = 0 if model.landmarks is None else len(model.landmarks.inputs)
+    # The weights and their squares, the features, and the prior part, whose rows have several times H numbers.
+    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 16 * n_inducing * n_neighbors + 4 * _MAX_BLOCKS
+    check_memory(
+        f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,}, n_neighbors={n_neighbors} and "
+        f"n_landmarks={n_landmarks}",
+        12.0 * n_numbers,
+        "lower one of them",
+    )
     index = np.sort(SearchInducing(model.metric, np.asarray(model.inducing))(x, n_neighbors), axis=1)
     model = prepared(model)
     seen = np.zeros((n_rows, 0))

@@ -16,6 +16,7 @@ from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
+from swsgp.memory import check_memory
 from swsgp.ops import fused, native
 from swsgp.ops.fused import Conditionals, Simple
 from swsgp.ops.local import LocalTerms, inverse_factor, prior_remainder, weights
@@ -274,6 +275,10 @@ def create(
     for metric in (covariance, nearest_by):
         if metric is not None:
             check_columns(metric, z.shape[1])
+    if covariance_form == "full":
+        # The numbers, their gradient, and the optimiser's moments.
+        n_bytes = 4 * np.dtype(precision).itemsize * likelihood.n_latent * n_inducing**2 / 2
+        check_memory(f"a full S of n_inducing={n_inducing:,}", n_bytes, "lower n_inducing, or take a diagonal S")
     covariance, likelihood, nearest_by = with_precision((covariance, likelihood, nearest_by), precision)
     with precision_scope(precision):
         dtype = jnp.dtype(precision)
