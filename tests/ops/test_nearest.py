@@ -14,7 +14,8 @@ def distances(x, z, index, factors=1.0):
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
 @pytest.mark.parametrize("way", ["boxes", "tree", "plain", "blocks", "device"])
 def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
-    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way in ("boxes", "tree") else 0)
+    for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
+        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree") else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
     monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
@@ -36,7 +37,8 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkeypatch, offset, way):
     """65 points are padded to 128 rows; the wild inducing input must not become the centre of anything."""
-    monkeypatch.setattr(module, "_TREE_MAX_COLUMNS", 99 if way in ("boxes", "tree") else 0)
+    for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
+        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree") else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
     if way == "device":

@@ -13,8 +13,8 @@ from swsgp.ops import native
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
 
-# Measured on two CPU cores: with more columns than this, looking at all points is the faster way.
-_TREE_MAX_COLUMNS = 10
+# Measured on two CPU cores: with more columns than this, looking at all points is faster than boxes, or a tree.
+_BOXES_MAX_COLUMNS, _TREE_MAX_COLUMNS = 24, 10
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
@@ -60,7 +60,6 @@ class Search:
     def __init__(self, z: np.ndarray, factors: np.ndarray):
         self._z, self._factors = z, factors
         self._on_cpu = jax.default_backend() == "cpu"
-        self._few_columns = z.shape[1] <= _TREE_MAX_COLUMNS
         if self._on_cpu:
             # A common offset would eat up digits of squares, and of columns that are scaled.
             self._centre = np.median(z, axis=0).astype(np.float64)
@@ -71,9 +70,10 @@ class Search:
         if not self._on_cpu:
             z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
             return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
-        if not self._few_columns:
+        has_boxes = native.is_available()
+        if x.shape[1] > (_BOXES_MAX_COLUMNS if has_boxes else _TREE_MAX_COLUMNS):
             return self._among_all(self._in_units(x), n)
-        if native.is_available():
+        if has_boxes:
             # The box of a point alone should hold more neighbours than are asked for.
             return self._boxes(min(512, max(64, 1 << (2 * n - 1).bit_length()))).nearest(self._in_units(x), n)
         # Starting threads takes longer than finding the neighbours of a few points.
