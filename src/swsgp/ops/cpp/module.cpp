@@ -283,12 +283,20 @@ bool search(PyObject* capsule, const Py_buffer& queries, const Py_buffer& out, l
   const auto* from = static_cast<const T*>(queries.buf);
   auto* to = static_cast<int32_t*>(out.buf);
   Py_BEGIN_ALLOW_THREADS;
-  constexpr long long kAtOnce = 64;
+  constexpr long long kAtOnce = 64, kMany = 4096;
+  // Of many queries, those near one another come one after the other: they look at the same boxes.
+  std::vector<int32_t> order;
+  if (n >= kMany) {
+    order = Tree<T>(from, n, tree.columns, kAtOnce).index;
+    order.erase(std::remove(order.begin(), order.end(), -1), order.end());
+  }
   std::atomic<long long> next{0};
   const auto work = [&] {
     for (long long start; (start = next.fetch_add(kAtOnce)) < n;)
-      for (long long i = start; i < std::min(n, start + kAtOnce); ++i)
+      for (long long at = start; at < std::min(n, start + kAtOnce); ++at) {
+        const long long i = order.empty() ? at : order[at];
         nearest(tree, from + i * tree.columns, k, to + i * k);
+      }
   };
   std::vector<std::thread> others;
   for (long long t = 1; t < std::min(n_threads, (n + kAtOnce - 1) / kAtOnce); ++t) others.emplace_back(work);

@@ -68,39 +68,56 @@ void scan(const Tree<T>& tree, int64_t leaf, const T* query, Nearest<T>& nearest
   nearest.shrink();
 }
 
-// Indices of the k nearest points to a query, nearest first; ties go to the lower index.
+// Squared distances of a query to boxes first, ..., first + n - 1; n is a multiple of 16.
 template <typename T>
-void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out) {
+void distances_to(const Boxes<T>& boxes, int64_t columns, const T* query, int64_t first, int64_t n, T* out) {
   using V = typename Simd<T>::V;
   using Unaligned = typename Simd<T>::Unaligned;
-  thread_local std::vector<Candidate<T>> found, boxes;
-  thread_local std::vector<T> distances;
-  found.clear();
-  boxes.clear();
-  distances.resize(tree.n_boxes);
-  int64_t home = 0;
-  for (int64_t b = 0; b < tree.n_boxes; b += kLanes<T>) {
+  for (int64_t b = 0; b < n; b += kLanes<T>) {
     V distance{};
-    for (int64_t d = 0; d < tree.columns; ++d) {
-      const V below = *reinterpret_cast<const Unaligned*>(tree.low.data() + d * tree.n_boxes + b) - query[d];
-      const V above = query[d] - *reinterpret_cast<const Unaligned*>(tree.high.data() + d * tree.n_boxes + b);
+    for (int64_t d = 0; d < columns; ++d) {
+      const int64_t at = d * boxes.padded + first + b;
+      const V below = *reinterpret_cast<const Unaligned*>(boxes.low.data() + at) - query[d];
+      const V above = query[d] - *reinterpret_cast<const Unaligned*>(boxes.high.data() + at);
       V outside = below > above ? below : above;
       outside = outside > V{} ? outside : V{};
       distance += outside * outside;
     }
-    *reinterpret_cast<Unaligned*>(distances.data() + b) = distance;
+    *reinterpret_cast<Unaligned*>(out + b) = distance;
   }
-  for (int64_t b = 1; b < tree.n_leaves; ++b)
-    if (distances[b] < distances[home]) home = b;
+}
+
+// Indices of the k nearest points to a query, nearest first; ties go to the lower index.
+template <typename T>
+void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out) {
+  thread_local std::vector<Candidate<T>> found, boxes;
+  thread_local std::vector<T> distances;
+  found.clear();
+  boxes.clear();
+  distances.resize(tree.groups.padded);
+  distances_to(tree.groups, tree.columns, query, 0, tree.groups.padded, distances.data());
+  const int64_t home = std::min_element(distances.begin(), distances.begin() + tree.groups.n) - distances.begin();
   Nearest<T> nearest{found, k};
-  scan(tree, home, query, nearest);
-  for (int64_t b = 0; b < tree.n_leaves; ++b)
-    if (b != home && distances[b] <= nearest.limit) boxes.push_back({distances[b], static_cast<int32_t>(b)});
-  std::sort(boxes.begin(), boxes.end());
-  for (const auto& box : boxes) {
-    if (box.distance > nearest.limit) break;
-    scan(tree, box.index, query, nearest);
-  }
+  const auto collect = [&](int64_t group) {
+    T of_leaves[16];
+    distances_to(tree.leaves, tree.columns, query, 16 * group, 16, of_leaves);
+    for (int64_t i = 0; i < 16 && 16 * group + i < tree.n_leaves; ++i)
+      if (of_leaves[i] <= nearest.limit) boxes.push_back({of_leaves[i], static_cast<int32_t>(16 * group + i)});
+  };
+  const auto look = [&] {
+    std::sort(boxes.begin(), boxes.end());
+    for (const auto& box : boxes) {
+      if (box.distance > nearest.limit) break;
+      scan(tree, box.index, query, nearest);
+    }
+    boxes.clear();
+  };
+  // After the nearest group few others are left.
+  collect(home);
+  look();
+  for (int64_t g = 0; g < tree.groups.n; ++g)
+    if (g != home && distances[g] <= nearest.limit) collect(g);
+  look();
   std::sort(found.begin(), found.end());
   // A query that is not a number has no neighbours; what is computed with any is not a number either.
   for (int64_t i = 0; i < k; ++i) out[i] = i < static_cast<int64_t>(found.size()) ? found[i].index : 0;

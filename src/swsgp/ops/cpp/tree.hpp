@@ -10,22 +10,39 @@
 
 namespace swsgp {
 
+// Corners of boxes, (columns, padded); those of the padding, up to a multiple of 16, are infinitely far away.
+template <typename T>
+struct Boxes {
+  int64_t n, padded;
+  std::vector<T> low, high;
+
+  Boxes(int64_t columns, int64_t n)
+      : n(n),
+        padded((n + 15) / 16 * 16),
+        low(columns * padded, std::numeric_limits<T>::infinity()),
+        high(columns * padded, -std::numeric_limits<T>::infinity()) {}
+
+  void include(int64_t box, int64_t d, T least, T most) {
+    low[d * padded + box] = std::min(low[d * padded + box], least);
+    high[d * padded + box] = std::max(high[d * padded + box], most);
+  }
+};
+
 template <typename T>
 struct Tree {
-  int64_t columns, leaf_size, n_leaves, n_boxes;  // `n_boxes` is `n_leaves` up to a multiple of 16.
+  int64_t columns, leaf_size, n_leaves;
   std::vector<T> points;       // (n_leaves, columns, leaf_size); infinite where a leaf is not full.
   std::vector<int32_t> index;  // (n_leaves, leaf_size); -1 there.
-  std::vector<T> low, high;    // (columns, n_boxes), the corners of each box.
+  Boxes<T> leaves, groups;     // Of each leaf, and of each 16 of them, which are neighbours.
 
   Tree(const T* from, int64_t n, int64_t columns, int64_t leaf_size)
       : columns(columns),
         leaf_size(leaf_size),
         n_leaves((n + leaf_size - 1) / leaf_size),
-        n_boxes((n_leaves + 15) / 16 * 16),
         points(n_leaves * columns * leaf_size, std::numeric_limits<T>::infinity()),
         index(n_leaves * leaf_size, -1),
-        low(columns * n_boxes, std::numeric_limits<T>::infinity()),
-        high(columns * n_boxes, std::numeric_limits<T>::infinity()) {
+        leaves(columns, n_leaves),
+        groups(columns, (n_leaves + 15) / 16) {
     std::vector<int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
     split(from, order.data(), n, 0, n_leaves);
@@ -67,8 +84,9 @@ struct Tree {
     }
     for (int64_t d = 0; d < columns; ++d) {
       const T* column = points.data() + (leaf * columns + d) * leaf_size;
-      low[d * n_boxes + leaf] = *std::min_element(column, column + n);
-      high[d * n_boxes + leaf] = *std::max_element(column, column + n);
+      const T least = *std::min_element(column, column + n), most = *std::max_element(column, column + n);
+      leaves.include(leaf, d, least, most);
+      groups.include(leaf / 16, d, least, most);
     }
   }
 };
