@@ -197,7 +197,7 @@ def main() -> None:
                 runs.append({"data": name, "seed": seed, "system": system, "machine": machine, **found})
                 print(runs[-1], flush=True)
                 log.write_text("".join(json.dumps(r) + "\n" for r in runs))
-                (asked.out / "bench-accuracy.md").write_text(table(runs), encoding="utf-8")
+    (asked.out / "bench-accuracy.md").write_text(table(runs), encoding="utf-8")
 
 
 if __name__ == "__main__":
