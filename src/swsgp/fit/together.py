@@ -55,9 +55,16 @@ def train_together(
         apart = [jax.tree.map(lambda leaf, i=i: leaf[i], trained) for i in range(len(models))]
         finite &= [bool(all_finite(model)) for model in apart]
     return [
-        model if is_finite else train(start, *pair, settings).model
+        model if is_finite else _alone(start, pair, settings)
         for model, is_finite, start, pair in zip(apart, finite, models, data, strict=True)
     ]
+
+
+def _alone(model: SparseGP, data: tuple[np.ndarray, np.ndarray], settings: Settings) -> SparseGP:
+    trained = train(model, *data, settings)
+    if trained.reason == "interrupted":
+        raise KeyboardInterrupt
+    return trained.model
 
 
 def _stacked(models: Sequence[SparseGP]) -> SparseGP:

@@ -1,7 +1,7 @@
 """The local terms in one compiled operation: gathered inputs in, q(f) and KL out, with the gradient.
 
-The operations are written in C++ (`cpp/`), with one point in each lane of the processor's vectors: several times
-to a hundred times as fast as many small matrices one after the other. They know covariances that are a sum of
+The operations are written in C++ (`cpp/`), with one point in each lane of the processor's vectors: several
+times as fast as many small matrices one after the other. They know covariances that are a sum of
 Matérns and a squared exponential of one distance, a linear part and a constant (`Simple`). For others, on other
 devices, and where they were not built, the functions of `local.py` do the same; these are the reference.
 """

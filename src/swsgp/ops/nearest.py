@@ -1,4 +1,4 @@
-"""The nearest of M points to each of many: exact, on the device or with a tree on the CPU."""
+"""The nearest of M points to each of many: exact, on the device or in boxes of points on the CPU."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -55,7 +55,7 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
 
 
 class Search:
-    """As `nearest`, from the host for any number of points: in blocks on a GPU, with a tree or all cores of a CPU."""
+    """As `nearest`, from the host for any number of points: in blocks on a GPU, in boxes or a tree on a CPU."""
 
     def __init__(self, z: np.ndarray, factors: np.ndarray):
         self._z, self._factors = z, factors
