@@ -136,10 +136,19 @@ def test_metric_orders_points_as_the_covariance_does(float64, rng, name):
     x, z = jnp.asarray(rng.normal(size=(1, 3))), jnp.asarray(rng.normal(size=(40, 3)))
     factors = covariance.metric(3)
     if factors is None:
-        assert name in ("linear", "constant", "sum", "product", "nested")
+        assert name in ("linear", "constant", "product", "nested")
         return
+    if name == "sum":
+        covariance = covariance.first
     distance = np.sum(((np.asarray(x) - z) * factors) ** 2, axis=1)
     np.testing.assert_array_equal(np.argsort(distance), np.argsort(-np.asarray(covariance.matrix(x, z))[0]))
+
+
+def test_beside_a_linear_covariance_another_says_who_is_near():
+    for mixed in (Matern32(LENGTHSCALE) + Linear(9.0), Linear(9.0) + Matern32(LENGTHSCALE)):
+        np.testing.assert_allclose(mixed.metric(3), 1 / np.asarray(LENGTHSCALE), rtol=1e-6)
+    assert (Linear(1.0) + Constant(1.0)).metric(3) is None
+    assert (Linear(1.0) * Matern32(LENGTHSCALE)).metric(3) is None
 
 
 def test_constants_do_not_change_who_is_near():

@@ -4,7 +4,7 @@ import pytest
 
 from swsgp.ops import native
 from swsgp.ops import nearest as module
-from swsgp.ops.nearest import Search, union
+from swsgp.ops.nearest import Search, largest, union
 
 
 def distances(x, z, index, factors=1.0):
@@ -12,15 +12,16 @@ def distances(x, z, index, factors=1.0):
 
 
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
-@pytest.mark.parametrize("way", ["boxes", "tree", "plain", "blocks", "device"])
+@pytest.mark.parametrize("way", ["boxes", "tree", "plain", "blocks", "device", "boxes beside a device"])
 def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
     for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
         monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree") else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
+    monkeypatch.setattr(module, "_BOXES_MIN_POINTS", 1 if way == "boxes beside a device" else 10**9)
     monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
-    monkeypatch.setattr(module, "_MAX_SCORES", 8 * m)
-    if way == "device":
+    monkeypatch.setattr(module, "_MAX_SCORES", {"cpu": 8 * m, "other": 8 * m})
+    if "device" in way:
         monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     x, z = rng.normal(size=(n, d)).astype("float32"), rng.normal(size=(m, d)).astype("float32")
     factors = rng.uniform(0.1, 3.0, size=d).astype("float32")
@@ -77,6 +78,16 @@ def test_boxes_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="fit together"):
         tree.nearest(np.zeros((3, 3)), 2)
     assert tree.nearest(np.full((1, 2), np.nan), 2).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(("m", "n"), [(5, 5), (1000, 1), (1000, 15), (1023, 7), (4096, 64)])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_the_largest_in_groups_are_the_largest_and_ties_go_to_the_lower_index(rng, monkeypatch, m, n, device):
+    monkeypatch.setattr(module.jax, "default_backend", lambda: device)
+    scores = rng.integers(0, 20, size=(50, m)).astype("float32")
+    scores[0] = -np.inf
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+    np.testing.assert_array_equal(largest(jnp.asarray(scores), n), expected)
 
 
 def test_union_takes_all_first_choices_before_any_second_choice():

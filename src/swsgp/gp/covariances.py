@@ -36,7 +36,9 @@ class Covariance(eqx.Module):
         return jax.vmap(lambda one: self(one, one))(x)
 
     def metric(self, n_columns: int) -> Float[Array, " D"] | None:
-        """Column factors under which "largest k(x, z)" means "smallest Euclidean distance"; None if there are none."""
+        """Column factors after which the nearest points are those at the smallest Euclidean distance; None if there are
+        none, and the nearest are those with the largest k(x, z).
+        """
         return None
 
     def simple(self, n_columns: int) -> Simple | None:
@@ -262,7 +264,17 @@ class _Pair(Covariance):
 
 
 class Sum(_Pair):
-    """k(x, y) = first(x, y) + second(x, y)."""
+    """k(x, y) = first(x, y) + second(x, y).
+
+    Beside a linear covariance, whose largest values are at the far end of the data, another says alone who is near.
+    """
+
+    def metric(self, n_columns: int) -> Float[Array, " D"] | None:
+        if isinstance(self.first, Linear):
+            return self.second.metric(n_columns)
+        if isinstance(self.second, Linear):
+            return self.first.metric(n_columns)
+        return super().metric(n_columns)
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
         return self.first(x, y) + self.second(x, y)

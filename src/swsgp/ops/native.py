@@ -26,6 +26,11 @@ else:
 MAX_SIZE = 128
 
 
+def is_built() -> bool:
+    """Whether the operations are there, also where the device in use is not the CPU that they are for."""
+    return _native is not None
+
+
 @cache
 def is_available() -> bool:
     """Whether the operations are there and work on the device in use; says so once if they should and do not."""

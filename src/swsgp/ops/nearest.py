@@ -15,16 +15,36 @@ from swsgp.shapes import Array, Float, Int
 
 # Measured on two CPU cores: with more columns than this, looking at all points is faster than boxes, or a tree.
 _BOXES_MAX_COLUMNS, _TREE_MAX_COLUMNS = 24, 10
+# Boxes on the CPU beat a GPU that looks at all points from so many points on, times CPU cores, and up to so many
+# columns: an H200 takes 16 ps for each pair, a core 70 µs for each search.
+_BOXES_MIN_POINTS, _BOXES_BESIDE_GPU_MAX_COLUMNS = 5_000_000, 10
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
-# Scores held at once by a search for many points: 16 million, 64 MB in float32.
-_MAX_SCORES = 1 << 24
+# Scores held at once by a search for many points: 64 MB in float32 on a CPU, 2 GB on other devices, whose many cores
+# want that much work at a time.
+_MAX_SCORES = {"cpu": 1 << 24, "other": 1 << 29}
+# Groups are worth their second search where there are so many times n scores.
+_MIN_GROUPED = 64
 
 
 def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
-    """Indices of the n largest scores of each row, best first; ties go to the lower index."""
-    return jax.lax.top_k(scores, n)[1]
+    """Indices of the n largest scores of each row, best first; ties go to the lower index.
+
+    The n largest are in the n groups of neighbouring scores whose largest are the largest, so that two searches among
+    about sqrt(n M) scores each do for one among M. On a CPU that is no faster.
+    """
+    n_scores = scores.shape[1]
+    if n_scores < _MIN_GROUPED * n or jax.default_backend() == "cpu":
+        return jax.lax.top_k(scores, n)[1]
+    size = 1 << ((n_scores // n).bit_length() // 2)
+    groups = jnp.pad(scores, ((0, 0), (0, -n_scores % size)), constant_values=-jnp.inf)
+    groups = groups.reshape(len(scores), -1, size)
+    # In the order of their places, so that the first of several equal scores is still the first.
+    best = jnp.sort(jax.lax.top_k(jnp.max(groups, axis=2), n)[1], axis=1)
+    found = jnp.take_along_axis(groups, best[:, :, None], axis=1).reshape(len(scores), -1)
+    place = jax.lax.top_k(found, n)[1]
+    return jnp.take_along_axis(best, place // size, axis=1) * size + place % size
 
 
 def nearest(x: Float[Array, "B D"], z: Float[Array, "M D"], factors: Float[Array, " D"], n: int) -> Int[Array, "B {n}"]:
@@ -55,28 +75,37 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
 
 
 class Search:
-    """As `nearest`, from the host for any number of points: in blocks on a GPU, in boxes or a tree on a CPU."""
+    """As `nearest`, from the host for any number of points: in boxes or a tree on a CPU, in blocks on a GPU, beside
+    which boxes are used for very many points.
+    """
 
     def __init__(self, z: np.ndarray, factors: np.ndarray):
         self._z, self._factors = z, factors
         self._on_cpu = jax.default_backend() == "cpu"
         if self._on_cpu:
-            # A common offset would eat up digits of squares, and of columns that are scaled.
-            self._centre = np.median(z, axis=0).astype(np.float64)
+            self._has_boxes, most_columns = native.is_available(), _BOXES_MAX_COLUMNS
+        else:
+            enough = len(z) * native.n_cores() >= _BOXES_MIN_POINTS
+            self._has_boxes, most_columns = native.is_built() and enough, _BOXES_BESIDE_GPU_MAX_COLUMNS
+        self._has_boxes = self._has_boxes and z.shape[1] <= most_columns
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
+        if self._has_boxes:
+            return self._boxes.nearest(self._in_units(x), n)
         if not self._on_cpu:
             z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
             return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
-        has_boxes = native.is_available()
-        if x.shape[1] > (_BOXES_MAX_COLUMNS if has_boxes else _TREE_MAX_COLUMNS):
+        if x.shape[1] > _TREE_MAX_COLUMNS or native.is_available():
             return self._among_all(self._in_units(x), n)
-        if has_boxes:
-            return self._boxes.nearest(self._in_units(x), n)
         # Starting threads takes longer than finding the neighbours of a few points.
         workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
         return np.asarray(self._tree.query(self._in_units(x), k=np.arange(1, n + 1), workers=workers)[1], np.int32)
+
+    @cached_property
+    def _centre(self) -> np.ndarray:
+        # A common offset would eat up digits of squares, and of columns that are scaled.
+        return np.median(self._z, axis=0).astype(np.float64)
 
     def _in_units(self, x: np.ndarray) -> np.ndarray:
         return (x - self._centre) * self._factors
@@ -115,7 +144,8 @@ def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> n
 
     Blocks are padded to a power of two of rows: searches of differing sizes share a few compiled programs.
     """
-    largest_block = 1 << (max(1, _MAX_SCORES // n_points).bit_length() - 1)
+    max_scores = _MAX_SCORES["cpu" if jax.default_backend() == "cpu" else "other"]
+    largest_block = 1 << (max(1, max_scores // n_points).bit_length() - 1)
     size = min(1 << (len(x) - 1).bit_length(), largest_block)
     found = []
     for start in range(0, len(x), size):
