@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
+.PHONY: demo test check bench bench-gpu bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -28,6 +28,12 @@ bench-predict: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/predict.py
 
 # These take the data sets from the folder named by SWSGP_DATA.
+bench: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/compare.py
+
+bench-gpu: $(VENV)/installed-peers
+	$(BIN)/python benchmarks/gpu.py
+
 bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py
 

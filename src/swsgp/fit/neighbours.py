@@ -35,6 +35,6 @@ class NeighbourTable:
     def refresh(self, metric: Covariance, inducing: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The table with these rows up to date; rows outside them may be out of date."""
         rows = np.unique(rows)
-        search = SearchInducing(metric, inducing)
+        search = SearchInducing(metric, inducing, approximate=True)
         self.table[rows] = search(self._x[rows], self.table.shape[1])
         return self.table

@@ -47,9 +47,8 @@ def reach(settings: Settings, first: int, n_steps: int) -> np.ndarray:
 
 
 class Moving(eqx.Module):
-    """Some rows before a step: when they were last active, where they are, and their moments without a gradient."""
+    """Some rows before a step: where they are, and their moments without a gradient."""
 
-    last: Int[Array, " A"]
     place: Float[Array, "A P"]
     first: Float[Array, "A P"]
     second: Float[Array, "A P"]
@@ -64,12 +63,11 @@ class Rows(eqx.Module):
     """All rows of q(u) and their moments, before Adam's step number `step`, whose reach is `reach`.
 
     `packed` has for the mean and log_std of each row, P = 2Q columns, the resting place, the first and the second
-    moment after the step `last` in which it was active, and the sum of the gradients of a step, 0 between two of them:
-    4P columns next to one another, so that a row is one place in memory.
+    moment after the last step in which it was active, the sum of the gradients of a step, 0 between two of them, and
+    the number of that last step: 4P + 1 columns next to one another, so that a row is one place in memory.
     """
 
     packed: Float[Array, "M C"]
-    last: Int[Array, " M"]
     step: Int[Array, ""]
     reach: Scalar
 
@@ -77,14 +75,14 @@ class Rows(eqx.Module):
     def start(cls, q: Diagonal, reach: float) -> "Rows":
         """Before the first step."""
         place = jnp.concatenate([q.mean, q.log_std], axis=1)
-        packed = jnp.pad(place, ((0, 0), (0, 3 * place.shape[1])))
         # Any step will do as the last of rows that do not move; 1 - β₂⁰ would be 0.
-        one = jnp.ones((), jnp.int32)
-        return cls(packed, jnp.ones(len(place), jnp.int32), one, jnp.asarray(reach, place.dtype))
+        last = jnp.ones_like(place[:, :1])
+        packed = jnp.concatenate([jnp.pad(place, ((0, 0), (0, 3 * place.shape[1]))), last], axis=1)
+        return cls(packed, jnp.ones((), jnp.int32), jnp.asarray(reach, place.dtype))
 
     def moving(self, index: Int[Array, " A"]) -> Moving:
         """Some rows, brought up to date."""
-        return self._up_to_date(self.packed[index], self.last[index])
+        return self._up_to_date(self.packed[index])
 
     def moved(self, index: Int[Array, " A"], rows: Moving, gradient: Diagonal, next_reach: Scalar) -> "Rows":
         """After a step in which these rows, as `moving` gave them, have this gradient.
@@ -93,35 +91,35 @@ class Rows(eqx.Module):
         """
         own = jnp.concatenate([gradient.mean, gradient.log_std], axis=1)
         n = own.shape[1]
-        packed = self.packed.at[index, 3 * n :].add(own)
-        total = packed[index, 3 * n :]
+        packed = self.packed.at[index, 3 * n : 4 * n].add(own)
+        total = packed[index, 3 * n : 4 * n]
         first = rows.first + (1 - BETA_1) * total
         second = rows.second + (1 - BETA_2) * total**2
         rest = rows.place - self.reach * _direction(first, second, self.step)
-        packed = packed.at[index].set(jnp.concatenate([rest, first, second, jnp.zeros_like(rest)], axis=1))
-        # The maximum is `self.step`. It makes the write wait for the read, without which XLA copies all of `last`.
-        last = self.last.at[index].set(jnp.maximum(rows.last, self.step))
-        return Rows(packed, last, self.step + 1, next_reach)
+        last = jnp.broadcast_to(self.step.astype(rest.dtype), (len(rest), 1))
+        packed = packed.at[index].set(jnp.concatenate([rest, first, second, jnp.zeros_like(rest), last], axis=1))
+        return Rows(packed, self.step + 1, next_reach)
 
     def slowed(self, factor: float) -> "Rows":
         """The same places, before steps whose rates are by this factor smaller than those that were to come."""
         slower = eqx.tree_at(lambda rows: rows.reach, self, factor * self.reach)
         n = self.packed.shape[1] // 4
-        shift = self._up_to_date(self.packed, self.last).place - slower._up_to_date(self.packed, self.last).place
+        shift = self._up_to_date(self.packed).place - slower._up_to_date(self.packed).place
         return eqx.tree_at(lambda rows: rows.packed, slower, self.packed.at[:, :n].add(shift))
 
-    def _up_to_date(self, packed: Float[Array, "A C"], last: Int[Array, " A"]) -> Moving:
-        rest, first, second, _ = jnp.split(packed, 4, axis=1)
-        n_steps = (self.step - last)[:, None].astype(rest.dtype)
+    def _up_to_date(self, packed: Float[Array, "A C"]) -> Moving:
+        n = packed.shape[1] // 4
+        rest, first, second, _, last = jnp.split(packed, [n, 2 * n, 3 * n, 4 * n], axis=1)
+        n_steps = self.step.astype(rest.dtype) - last
         to_go = self.reach * _power(_RHO, n_steps)
-        place = rest + to_go * _direction(first, second, last[:, None])
-        return Moving(last, place, _power(BETA_1, n_steps) * first, _power(BETA_2, n_steps) * second)
+        place = rest + to_go * _direction(first, second, last)
+        return Moving(place, _power(BETA_1, n_steps) * first, _power(BETA_2, n_steps) * second)
 
 
 @jit
 def all_rows(rows: Rows) -> Diagonal:
     """q(u) as it is now."""
-    return rows._up_to_date(rows.packed, rows.last).variational
+    return rows._up_to_date(rows.packed).variational
 
 
 def _direction(first: Array, second: Array, step: Array) -> Array:

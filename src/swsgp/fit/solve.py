@@ -109,7 +109,8 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         12.0 * n_numbers,
         "lower one of them",
     )
-    index = np.sort(SearchInducing(model.metric, np.asarray(model.inducing))(x, n_neighbors), axis=1)
+    search = SearchInducing(model.metric, np.asarray(model.inducing), approximate=True)
+    index = np.sort(search(x, n_neighbors), axis=1)
     model = prepared(model)
     seen = np.zeros((n_rows, 0))
     if model.landmarks is not None:

@@ -7,7 +7,8 @@
 | `All`       | all M                                         | all M                                 |
 
 "Nearest" means the largest covariance k(x, z), as in the paper. For a stationary covariance that is the smallest
-distance in units of its lengthscales, which matrix products and trees find fast.
+distance in units of its lengthscales, which matrix products and trees find fast; beside a linear one that distance
+decides alone.
 """
 
 from dataclasses import dataclass
@@ -94,12 +95,12 @@ def active_set(
 
 
 class SearchInducing:
-    """As `nearest_inducing`, from the host, for any number of points in bounded memory."""
+    """As `nearest_inducing`, from the host, for any number of points in bounded memory; see `Search`."""
 
-    def __init__(self, metric: Covariance, z: np.ndarray):
+    def __init__(self, metric: Covariance, z: np.ndarray, *, approximate: bool = False):
         self._metric, self._z = metric, z
         factors = metric.metric(z.shape[1])
-        self._search = None if factors is None else Search(z, np.asarray(factors))
+        self._search = None if factors is None else Search(z, np.asarray(factors), approximate=approximate)
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""

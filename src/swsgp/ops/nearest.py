@@ -1,4 +1,4 @@
-"""The nearest of M points to each of many: exact, on the device or in boxes of points on the CPU."""
+"""The nearest of M points to each of many: on the device, or in boxes of points on the CPU."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -9,7 +9,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
-from swsgp.ops import native
+from swsgp.ops import approximate, native
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Int
 
@@ -21,6 +21,8 @@ _BOXES_MIN_POINTS, _BOXES_BESIDE_GPU_MAX_COLUMNS = 5_000_000, 10
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
+# So many products, about a minute's work for two cores, are worth an approximate search, where one is allowed.
+_MIN_APPROXIMATE = 2e12
 # Scores held at once by a search for many points: 64 MB in float32 on a CPU, 2 GB on other devices, whose many cores
 # want that much work at a time.
 _MAX_SCORES = {"cpu": 1 << 24, "other": 1 << 29}
@@ -77,10 +79,12 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
 class Search:
     """As `nearest`, from the host for any number of points: in boxes or a tree on a CPU, in blocks on a GPU, beside
     which boxes are used for very many points.
+
+    All are exact, but for a long search on a CPU where `approximate` allows less, and FAISS is there.
     """
 
-    def __init__(self, z: np.ndarray, factors: np.ndarray):
-        self._z, self._factors = z, factors
+    def __init__(self, z: np.ndarray, factors: np.ndarray, *, approximate: bool = False):
+        self._z, self._factors, self._approximate = z, factors, approximate
         self._on_cpu = jax.default_backend() == "cpu"
         if self._on_cpu:
             self._has_boxes, most_columns = native.is_available(), _BOXES_MAX_COLUMNS
@@ -130,6 +134,9 @@ class Search:
         return native.Tree(self._in_units(self._z).astype(self._z.dtype), min(max(leaf_size, 64), 512))
 
     def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
+        is_long = len(x) * self._z.size >= _MIN_APPROXIMATE
+        if self._approximate and is_long and approximate.is_installed():
+            return approximate.nearest_few(x, self._scaled, n)
         if len(x) * len(self._z) >= _MIN_BLOCKWISE:
             search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(self._scaled)
             return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)
