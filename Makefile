@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench bench-gpu bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
+.PHONY: demo test check bench bench-gpu bench-growth bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -33,6 +33,9 @@ bench: $(VENV)/installed-peers
 
 bench-gpu: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/gpu.py
+
+bench-growth: $(VENV)/installed
+	$(BIN)/python benchmarks/growth.py
 
 bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py

@@ -5,7 +5,7 @@
 Each system runs in a process of its own with its defaults, or with what its documentation suggests: 90% of the rows
 to train on, 10% to test (of airline the first 200,000 and the last 100,000); inputs, and targets that are numbers,
 are standardised by the training rows. A peer that trains by stochastic gradients ends after 100 epochs or 90 seconds,
-and any system after ten minutes. Peers that are not installed are left out. Writes `results/bench.csv`,
+and any system after five minutes. Peers that are not installed are left out. Writes `results/bench.csv`,
 `results/bench.md` and `docs/comparison.png`. `--sets` and `--systems` choose a part, `--out` another folder; runs
 that are in the CSV file already are not repeated.
 """
@@ -32,7 +32,7 @@ from swsgp import metrics
 from swsgp.data.sets import load_set
 
 SETS = ("powerplant", "protein", "eeg", "airline")
-EPOCHS, PEER_SECONDS, MOST_SECONDS = 100, 90.0, 600
+EPOCHS, PEER_SECONDS, MOST_SECONDS = 100, 90.0, 300
 ONE_ROW_TIMES = 100
 # Mean and variance of the target, or the probability of class 1 and nothing.
 Predict = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]

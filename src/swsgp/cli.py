@@ -21,7 +21,13 @@ app = typer.Typer(
 )
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `swsgp fit` has written.")]
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet, .arrow or .feather file.")]
+Table = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="A .csv, .parquet, .arrow or .feather file, a folder of such files, or an address such as s3://bucket/folder.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Target = Annotated[str | None, typer.Option(help="The column to compare with; the one of training if not given.")]
 
@@ -63,11 +69,11 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _check_output(out: Path, *inputs: Path) -> None:
+def _check_output(out: Path, *inputs: Path | str) -> None:
     """Find out before the work that the output cannot be written, or would be written over an input."""
     from swsgp.files import check_writable
 
-    for path in inputs:
+    for path in map(Path, inputs):
         if out.exists() and path.exists() and out.samefile(path):
             raise SettingError(f"--out {out} is the same file as {path}; name another one.")
     check_writable(out)
@@ -172,6 +178,12 @@ def fit(
         str,
         typer.Option(help="default (q(u) in closed form, where it can be), or paper (stochastic gradients, as there)."),
     ] = "default",
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Read Parquet or Arrow files in parts, with this much memory for rows at most, such as 500MB."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -183,13 +195,15 @@ def fit(
 
         swsgp fit visits.parquet --target n --likelihood poisson --exclude id --out n.swsgp
 
+        swsgp fit s3://bucket/flights --target late --max-memory 2GB --out late.swsgp
+
     While it runs, OUT.checkpoint holds the state; Ctrl-C keeps the model so far, and --resume goes on.
     """
-    from swsgp.data.table_files import read_table
+    from swsgp.data.table_files import input_names, read_table
     from swsgp.estimators.classifier import SWSGPClassifier
     from swsgp.estimators.regressor import SWSGPRegressor
     from swsgp.fit.defaults import OTHER_SYSTEMS
-    from swsgp.streams import input_names, is_classification
+    from swsgp.streams import is_classification, values_of
 
     _check_output(out, table)
     checkpoint = out.with_name(out.name + ".checkpoint")
@@ -198,9 +212,13 @@ def fit(
         raise SettingError(f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it.")
     if has_checkpoints and resume and not checkpoint.exists():
         _say(f"there is no {checkpoint}; training starts anew.")
-    rows = read_table(table, [*input_names(table, target, include or [], exclude or []), target])
-    observed, inputs = rows.select([target]), rows.drop_columns([target])
-    classes = is_classification(task, observed[target])
+    names = input_names(table, target, include or [], exclude or [])
+    if max_memory is None:
+        rows = read_table(table, [*names, target])
+        observed, inputs = rows.select([target]), rows.drop_columns([target])
+        classes = is_classification(task, observed[target])
+    else:
+        classes = is_classification(task, values_of(table, target))
     given = {
         "n_inducing": n_inducing,
         "n_neighbors": n_neighbors,
@@ -231,7 +249,11 @@ def fit(
         _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
     interrupted = False
     try:
-        model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
+        if max_memory is None:
+            model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
+        else:
+            workspace = out.with_name(out.name + ".rows")
+            model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
             way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""

@@ -1,31 +1,18 @@
 """A model and a file: which columns it takes, what they are, and the file's rows in parts, so that it may be long."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from swsgp.data.table_files import batches, column_names, typed
+from swsgp.data.table_files import Table, batches, column_names, typed
 from swsgp.data.tables import is_text
 from swsgp.errors import DataError, SettingError
 from swsgp.estimators.base import SWSGPBase
 
-
-def input_names(path: Path, target: str, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """The columns of a file to learn from: those included, or all, but for the target and those excluded."""
-    names = column_names(path)
-    for name in [target, *include, *exclude]:
-        if name not in names:
-            raise DataError(f"{path} has no column '{name}'; it has {', '.join(names)}.")
-    if target in include:
-        raise SettingError(f"the target '{target}' cannot be an input, too; take it out of --include.")
-    left_out = {target, *exclude}
-    chosen = [name for name in (include or names) if name not in left_out]
-    if not chosen:
-        raise DataError("no input columns are left.")
-    return chosen
+# Two values or true and false are classes; more say nothing more.
+_FEW_VALUES = 10
 
 
 def is_classification(task: str, observed: pa.ChunkedArray) -> bool:
@@ -41,7 +28,18 @@ def is_classification(task: str, observed: pa.ChunkedArray) -> bool:
     return not pa.types.is_temporal(observed.type) and pc.count_distinct(observed).as_py() == 2
 
 
-def predictions(path: Path, model: SWSGPBase, kept: Sequence[str], coverage: float) -> Iterator[pa.Table]:
+def values_of(table: Table, column: str) -> pa.ChunkedArray:
+    """The different values of a column, up to the first few, in a pass over the table."""
+    found: pa.ChunkedArray | None = None
+    for part in batches(table, [column]):
+        chunks = part[column].chunks if found is None else [*found.chunks, *part[column].chunks]
+        found = pa.chunked_array([pc.unique(pa.chunked_array(chunks))])
+        if len(found) > _FEW_VALUES:
+            break
+    return pa.chunked_array([], pa.null()) if found is None else found
+
+
+def predictions(path: Table, model: SWSGPBase, kept: Sequence[str], coverage: float) -> Iterator[pa.Table]:
     """Predictions of a file's rows, in order, in parts, with some of its columns beside them."""
     types = _types(path, model)
     results = _result_names(model)
@@ -63,7 +61,7 @@ def predictions(path: Path, model: SWSGPBase, kept: Sequence[str], coverage: flo
         yield pa.table({name: part[name] for name in kept} | dict(zip(results, map(pa.array, columns), strict=True)))
 
 
-def labelled(path: Path, model: SWSGPBase, target: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
+def labelled(path: Table, model: SWSGPBase, target: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Inputs and target of a file, in parts."""
     name = target or model.fitted_.record.get("target")
     if name is None or name not in column_names(path):
@@ -73,7 +71,7 @@ def labelled(path: Path, model: SWSGPBase, target: str | None) -> Iterator[tuple
         yield typed(part, types), typed(part, {name: _target_type(model.fitted_.labels)})
 
 
-def _types(path: Path, model: SWSGPBase) -> dict[str, pa.DataType]:
+def _types(path: Table, model: SWSGPBase) -> dict[str, pa.DataType]:
     """The model's columns in a file, with the types that they had in training."""
     encoding = model.fitted_.encoding
     names = column_names(path)

@@ -39,12 +39,11 @@ def test_files_of_every_format_are_written_part_by_part(tmp_path, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
-def test_long_files_come_in_parts_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("swsgp.data.table_files.BATCH_ROWS", 10)
+def test_long_files_come_in_parts_of_bounded_size(tmp_path):
     long = pa.table({"a": list(range(95))})
     for name in ("t.parquet", "t.feather"):
         WRITERS[name](long, str(tmp_path / name))
-        parts = list(batches(tmp_path / name, ["a"]))
+        parts = list(batches(tmp_path / name, ["a"], 10))
         assert max(len(part) for part in parts) == 10
         assert pa.concat_tables(parts).to_pydict() == long.to_pydict()
 
@@ -116,3 +115,35 @@ def test_a_failure_on_the_way_leaves_the_old_file_and_nothing_else(tmp_path):
         write_batches(path, iter([]))
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]
+
+
+@pytest.mark.parametrize("address", [str, lambda path: f"file://{path}"])
+def test_a_folder_of_files_is_one_table_in_the_order_of_names(tmp_path, address):
+    """An address goes by way of Arrow's file systems, as one in an object store does."""
+    (tmp_path / "rows").mkdir()
+    for i in (2, 0, 1):
+        pq.write_table(
+            pa.table({"a": [3 * i, 3 * i + 1, 3 * i + 2], "b": ["x"] * 3}), tmp_path / "rows" / f"{i}.parquet"
+        )
+    place = address(tmp_path / "rows")
+    assert column_names(place) == ["a", "b"]
+    assert read_table(place, ["a"])["a"].to_pylist() == list(range(9))
+    assert [part["a"].to_pylist() for part in batches(place, ["a"], 2)][:2] == [[0, 1], [2]]
+
+
+def test_folders_and_files_that_are_no_table_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"there is no .*nothing"):
+        read_table(tmp_path / "nothing.parquet", ["a"])
+    with pytest.raises(DataError, match="no file that ends in"):
+        column_names(tmp_path)
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match="several kinds"):
+        column_names(tmp_path)
+    (tmp_path / "b.csv").unlink()
+    pq.write_table(TABLE.rename_columns(["z", *TABLE.column_names[1:]]), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        list(batches(tmp_path, TABLE.column_names))
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        list(batches(tmp_path, TABLE.column_names))

@@ -19,9 +19,11 @@ from swsgp import (
     StudentT,
     bound,
 )
+from swsgp.data.stores import Store
 from swsgp.errors import SettingError
 from swsgp.fit import solve as module
 from swsgp.fit.solve import build, maximise
+from swsgp.fit.solve_parts import maximise_parts, parts_of
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.model import prepared
 
@@ -38,10 +40,10 @@ OBSERVATIONS = {
 @pytest.fixture(autouse=True)
 def exact(monkeypatch):
     """Converged all the way, so that what is compared is the method."""
-    monkeypatch.setattr(module, "_MAX_ITERATIONS", 10_000)
-    monkeypatch.setattr(module, "_TOLERANCE", 1e-12)
-    monkeypatch.setattr(module, "_ENOUGH", 1e-12)
-    monkeypatch.setattr(module, "_MAX_PASSES", 100)
+    monkeypatch.setattr(module, "MAX_ITERATIONS", 10_000)
+    monkeypatch.setattr(module, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(module, "ENOUGH", 1e-12)
+    monkeypatch.setattr(module, "MAX_PASSES", 100)
 
 
 def with_solution(model, solution):
@@ -54,6 +56,15 @@ def with_solution(model, solution):
         model,
         (jnp.asarray(solution.mean), 0.5 * jnp.log(jnp.asarray(solution.variance))),
     )
+
+
+@pytest.mark.parametrize("name", list(OBSERVATIONS))
+def test_rows_that_come_in_parts_have_the_same_solution(float64, rng, tmp_path, name):
+    model, expected, x, y, kl_scale = solved(rng, name)
+    store = Store.write(tmp_path, [(x[:15], y[:15]), (x[15:], y[15:])], 3, "float64", 0)
+    found = maximise_parts(model, parts_of(store, model), kl_scale)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-5, atol=1e-8)
 
 
 def with_landmarks(model, places):
@@ -155,7 +166,7 @@ def test_blocks_of_rows_make_no_difference(float64, rng, monkeypatch):
     x, _ = toy(rng, 50)
     model = make(x, PerPoint(3), "diag", 9)
     whole = build(model, x)
-    monkeypatch.setattr(module, "_MAX_BLOCKS", 9 * 8)
+    monkeypatch.setattr(module, "MAX_BLOCKS", 9 * 8)
     parts = build(model, x)
     np.testing.assert_allclose(parts.prior.toarray(), whole.prior.toarray(), rtol=1e-12)
     np.testing.assert_allclose(parts.a.toarray(), whole.a.toarray(), rtol=1e-12)

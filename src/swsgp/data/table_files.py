@@ -1,68 +1,94 @@
-"""Tables on disk: CSV, Parquet and Arrow (Feather) files, whole or in batches."""
+"""Tables in files: CSV, Parquet and Arrow (Feather), one or a folder of them, whole or in batches."""
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.fs
 import pyarrow.parquet as pq
 
-from swsgp.errors import DataError
+from swsgp.errors import DataError, SettingError
 from swsgp.files import replacing
 
+# A file, a folder of files of one kind, or the address of either in an object store (s3://bucket/folder).
+Table = Path | str
 CSV, PARQUET, ARROW = (".csv",), (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
+_ENDS = (*CSV, *PARQUET, *ARROW)
 # Rows that are held at once by a pass over a file.
 BATCH_ROWS = 65_536
 # What to try next for a column of a CSV file whose values turn out not to be of the type that its start suggested.
 _WIDER = {"int64": pa.float64(), "double": pa.string()}
 
 
-def column_names(path: Path) -> list[str]:
-    """The names of a file's columns."""
-    with _errors_of(path):
-        if _kind(path) == CSV:
-            with _csv_reader(path, None) as reader:
+def column_names(table: Table) -> list[str]:
+    """The names of a table's columns."""
+    file = _files(table)[0]
+    with _errors_of(file):
+        if _kind(file.path) == CSV:
+            with _csv_reader(file, None) as reader:
                 return list(reader.schema.names)
-        if _kind(path) == PARQUET:
-            return list(pq.read_schema(path).names)
-        with pa.memory_map(str(path)) as source:
+        if _kind(file.path) == PARQUET:
+            with file.opened() as source:
+                return list(pq.read_schema(source).names)
+        with file.opened() as source:
             return list(pa.ipc.open_file(source).schema.names)
 
 
-def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a file."""
-    with _errors_of(path):
-        if _kind(path) == CSV:
-            return _read_csv(path, columns)
-        if _kind(path) == PARQUET:
-            return pq.read_table(path, columns=list(columns))
-        with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_file(source).read_all().select(list(columns))
+def input_names(table: Table, target: str, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The columns of a table to learn from: those included, or all, but for the target and those excluded."""
+    names = column_names(table)
+    for name in [target, *include, *exclude]:
+        if name not in names:
+            raise DataError(f"{table} has no column '{name}'; it has {', '.join(names)}.")
+    if target in include:
+        raise SettingError(f"the target '{target}' cannot be an input, too; take it out of --include.")
+    left_out = {target, *exclude}
+    chosen = [name for name in (include or names) if name not in left_out]
+    if not chosen:
+        raise DataError("no input columns are left.")
+    return chosen
 
 
-def batches(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Some columns of a file, a bounded number of rows at a time; those of a CSV file are text, see `typed`."""
+def read_table(table: Table, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a table, all rows."""
+    return pa.concat_tables([_read(file, list(columns)) for file in _files(table)], promote_options="permissive")
+
+
+def _read(file: "_File", columns: list[str]) -> pa.Table:
+    with _errors_of(file):
+        if _kind(file.path) == CSV:
+            return _read_csv(file, columns)
+        with file.opened() as source:
+            if _kind(file.path) == PARQUET:
+                return pq.read_table(source, columns=columns)
+            return pa.ipc.open_file(source).read_all().select(columns)
+
+
+def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+    """Some columns of a table, a bounded number of rows at a time; those of a CSV file are text, see `typed`."""
     names = list(names)
-    with _errors_of(path):
-        if _kind(path) == CSV:
-            with _csv_reader(path, dict.fromkeys(names, pa.string()), names) as reader:
-                for batch in reader:
-                    yield pa.Table.from_batches([batch])
-        elif _kind(path) == PARQUET:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=names):
-                    yield pa.Table.from_batches([batch]).select(names)
-        else:
-            with pa.memory_map(str(path)) as source:
-                file = pa.ipc.open_file(source)
-                for i in range(file.num_record_batches):
-                    whole = pa.Table.from_batches([file.get_batch(i)]).select(names)
-                    for start in range(0, len(whole), BATCH_ROWS):
-                        yield whole.slice(start, BATCH_ROWS)
+    for file in _files(table):
+        with _errors_of(file):
+            if _kind(file.path) == CSV:
+                with _csv_reader(file, dict.fromkeys(names, pa.string()), names) as reader:
+                    for batch in reader:
+                        yield pa.Table.from_batches([batch])
+            elif _kind(file.path) == PARQUET:
+                with file.opened() as source:
+                    for batch in pq.ParquetFile(source).iter_batches(n_rows, columns=names):
+                        yield pa.Table.from_batches([batch]).select(names)
+            else:
+                with file.opened() as source:
+                    found = pa.ipc.open_file(source)
+                    for i in range(found.num_record_batches):
+                        whole = pa.Table.from_batches([found.get_batch(i)]).select(names)
+                        for start in range(0, len(whole), n_rows):
+                            yield whole.slice(start, n_rows)
 
 
 def typed(part: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
@@ -72,7 +98,7 @@ def typed(part: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
 
 def write_batches(path: Path, tables: Iterator[pa.Table]) -> int:
     """Put tables of one schema in a file, one after the other, whole or not at all; says how many rows there were."""
-    kind = _kind(path)
+    kind = _kind(str(path))
     n_rows = 0
     with replacing(path) as new:
         writer: Any = None
@@ -92,14 +118,55 @@ def write_batches(path: Path, tables: Iterator[pa.Table]) -> int:
 
 def check_format(path: Path) -> None:
     """Refuse a name whose end says nothing about the format."""
-    _kind(path)
+    _kind(str(path))
 
 
-def _kind(path: Path) -> tuple[str, ...]:
+def is_in_parts(table: Table) -> bool:
+    """Whether a table can be read a part at a time with its types known: a CSV file has them at its end only."""
+    return all(_kind(file.path) != CSV for file in _files(table))
+
+
+class _File(NamedTuple):
+    """One file of a table, here or in an object store."""
+
+    system: pa.fs.FileSystem
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def opened(self) -> Any:
+        if isinstance(self.system, pa.fs.LocalFileSystem) and _kind(self.path) == ARROW:
+            return pa.memory_map(self.path)
+        return self.system.open_input_file(self.path)
+
+
+def _files(table: Table) -> list[_File]:
+    """The files of a table, in the order of their names."""
+    system, path = (
+        pa.fs.FileSystem.from_uri(str(table)) if "://" in str(table) else (pa.fs.LocalFileSystem(), str(table))
+    )
+    found = system.get_file_info(path)
+    if found.type != pa.fs.FileType.Directory:
+        _kind(path)
+    if found.type == pa.fs.FileType.NotFound:
+        raise DataError(f"there is no {table}.")
+    if found.type != pa.fs.FileType.Directory:
+        return [_File(system, path)]
+    inside = system.get_file_info(pa.fs.FileSelector(path, recursive=True))
+    names = sorted(info.path for info in inside if info.extension.lower() in {end[1:] for end in _ENDS})
+    kinds = {_kind(name) for name in names}
+    if len(kinds) != 1:
+        what = "files of several kinds" if kinds else f"no file that ends in one of {', '.join(_ENDS)}"
+        raise DataError(f"the folder {table} has {what}; one table has files of one kind.")
+    return [_File(system, name) for name in names]
+
+
+def _kind(path: str) -> tuple[str, ...]:
     for kind in (CSV, PARQUET, ARROW):
-        if path.suffix.lower() in kind:
+        if path.lower().endswith(kind):
             return kind
-    raise DataError(f"{path} must end in one of {', '.join((*CSV, *PARQUET, *ARROW))}, which says what format it has.")
+    raise DataError(f"{path} must end in one of {', '.join(_ENDS)}, which says what format it has.")
 
 
 def _writer(kind: tuple[str, ...], path: Path, schema: pa.Schema) -> Any:
@@ -127,37 +194,42 @@ def _cast(name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedAr
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
+def _errors_of(path: _File) -> Iterator[None]:
     """What Arrow finds wrong, as an error that names the file."""
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, KeyError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        what = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise DataError(f"{path} cannot be read: {what.splitlines()[0]}") from None
     except UnicodeDecodeError:
         raise DataError(f"{path} cannot be read: it is not text in UTF-8; save it as UTF-8.") from None
 
 
 @contextmanager
 def _csv_reader(
-    path: Path, types: dict[str, pa.DataType] | None, names: list[str] | None = None
+    file: _File, types: dict[str, pa.DataType] | None, names: list[str] | None = None
 ) -> Iterator[pa.csv.CSVStreamingReader]:
     convert = pa.csv.ConvertOptions(column_types=types, include_columns=names, strings_can_be_null=True)
-    with pa.csv.open_csv(path, convert_options=convert) as reader:
+    with file.opened() as source, pa.csv.open_csv(source, convert_options=convert) as reader:
         yield reader
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> pa.Table:
+def _read_csv(file: _File, columns: Sequence[str]) -> pa.Table:
     """A CSV file whose types are those that all values have, not only the first ones."""
     types: dict[str, pa.DataType] = {}
     while True:
         convert = pa.csv.ConvertOptions(column_types=types, include_columns=list(columns), strings_can_be_null=True)
         try:
-            return pa.csv.read_csv(path, convert_options=convert)
+            with file.opened() as source:
+                return pa.csv.read_csv(source, convert_options=convert)
         except pa.ArrowInvalid as error:
             found = re.search(r"In CSV column #(\d+).*CSV conversion error to (\w+)", str(error), re.DOTALL)
             if found is None:
                 raise
-            name = column_names(path)[int(found.group(1))]
+            with _csv_reader(file, None) as reader:
+                name = reader.schema.names[int(found.group(1))]
             wider = _WIDER.get(found.group(2), pa.string())
             if types.get(name) == wider:
                 raise

@@ -72,14 +72,17 @@ class Encoding:
     is_named: bool
 
     @classmethod
-    def of(cls, table: pa.Table, max_categories: Any, missing: Any) -> "Encoding":
-        """Learn it from the training table."""
+    def of(
+        cls, table: pa.Table, max_categories: Any, missing: Any, known: dict[str, pa.ChunkedArray] | None = None
+    ) -> "Encoding":
+        """Learn it from the training table; `known` has all values of text columns of which the table has some."""
         check_missing(missing)
         if not isinstance(max_categories, int | np.integer) or max_categories < 1:
             raise SettingError(f"max_categories must be a whole number, 1 or more, got {max_categories!r}.")
         _check_names(table.column_names)
         columns = {name: table[name] for name in table.column_names}
-        categories = tuple(_categories(name, column, int(max_categories)) for name, column in columns.items())
+        values = columns | (known or {})
+        categories = tuple(_categories(name, values[name], int(max_categories)) for name in columns)
         fill = None
         if missing == "fill":
             fill = tuple(
@@ -111,7 +114,7 @@ class Encoding:
         """The columns of numbers (N, D) of a table, whose own columns may come in any order."""
         self._check_columns(table.column_names)
         columns = [table[name] for name in self.names]
-        self._refuse_missing([n_missing(column) for column in columns])
+        self.refuse_missing([n_missing(column) for column in columns])
         parts = [
             _numbers(name, column) if known is None else _one_hot(name, column, known)
             for name, column, known in zip(self.names, columns, self.categories, strict=True)
@@ -124,7 +127,7 @@ class Encoding:
             raise DataError("the model was trained with text columns; give a table with their names.")
         if self.fill is None and np.isfinite(x).all():
             return x
-        self._refuse_missing(np.isnan(x).sum(axis=0).tolist())
+        self.refuse_missing(np.isnan(x).sum(axis=0).tolist())
         return self._filled(x)
 
     def _filled(self, x: np.ndarray) -> np.ndarray:
@@ -146,7 +149,8 @@ class Encoding:
         if extra:
             raise DataError(f"the table has {_quoted(extra)}, which the model was not trained with; leave it out.")
 
-    def _refuse_missing(self, counts: list[int]) -> None:
+    def refuse_missing(self, counts: list[int]) -> None:
+        """Refuse columns in which so many values are missing, unless something stands for them."""
         if self.fill is not None:
             return
         bad = [f"'{name}' ({count})" for name, count in zip(self.names, counts, strict=True) if count]

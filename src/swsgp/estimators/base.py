@@ -12,6 +12,7 @@ from rich.console import Console
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from swsgp.data.overview import Overview
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import name_of
 from swsgp.errors import DataError, SettingError
@@ -19,7 +20,7 @@ from swsgp.estimators.inputs import LearnsFromTables
 from swsgp.estimators.training import Outcome, climb, climb_on, fit_other_system, solve, solve_on
 from swsgp.evaluation import Evaluation, evaluate
 from swsgp.files import write
-from swsgp.fit.defaults import OTHER_SYSTEMS, UNUSED_IN_OTHER_SYSTEMS, choose
+from swsgp.fit.defaults import OTHER_SYSTEMS, UNUSED_IN_OTHER_SYSTEMS, choose, for_sample
 from swsgp.fit.names import active_named, kernel_named, starting_offset
 from swsgp.fitted import Fitted
 from swsgp.gp.active import PerPoint
@@ -105,6 +106,37 @@ class SWSGPBase(LearnsFromTables):
         start, x, y = self._start(X, y, classes=None)
         return self._train(start, x, y, checkpoint, resume)
 
+    def fit_file(
+        self: S,
+        table: Any,
+        target: str,
+        columns: Any = None,
+        max_memory: Any = "1GB",
+        checkpoint: Any = None,
+        resume: bool = False,
+        workspace: Any = None,
+    ) -> S:
+        """Train on a table in Parquet or Arrow files, which may be larger than memory.
+
+        Parameters
+        ----------
+        table : path of a file or of a folder of files, or the address of either in an object store
+        target : str, the column to predict
+        columns : list of str, the input columns; all others if not given
+        max_memory : str or int
+            The most memory for rows, as "500MB" or in bytes; the model and the program itself come on top.
+        checkpoint, resume
+            As for `fit`.
+        workspace : path, optional
+            A folder, made if it is not there, for the rows as numbers while training lasts; they take about as much as
+            the table would in memory. By default a new one where temporary files go.
+        """
+        # Only this needs it.
+        from swsgp.estimators.from_files import fit_file
+
+        fit_file(self, table, target, columns, max_memory, checkpoint, resume, workspace)
+        return self
+
     def partial_fit(self: S, X: Any, y: Any, classes: Any = None) -> S:
         """Go on training with new rows.
 
@@ -139,10 +171,13 @@ class SWSGPBase(LearnsFromTables):
             return self._take(solve_on(fitted, x, y, sizes), n_rows)
         return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
 
-    def _start(self, X: Any, y: Any, classes: Any) -> tuple[Fitted, np.ndarray, np.ndarray]:
-        """The model before training, and its data."""
+    def _start(
+        self, X: Any, y: Any, classes: Any, overview: Overview | None = None
+    ) -> tuple[Fitted, np.ndarray, np.ndarray]:
+        """The model before training, and its data; with an overview, these are a sample of a longer table."""
         y_given = y
-        x, y, encoding = self._training_data(X, y)
+        x, y, encoding = self._training_data(X, y, None if overview is None else overview.categories)
+        n_rows = len(x) if overview is None else overview.n_rows
         if len(x) < 2:
             raise DataError("training takes at least two rows, got one sample only (n_samples=1).")
         y, labels = self._learn_labels(y, classes)
@@ -150,7 +185,9 @@ class SWSGPBase(LearnsFromTables):
         likelihood.check(y)
         asked = self.get_params(deep=False)
         check_precision(self.precision)
-        chosen = choose(len(x), asked, isinstance(likelihood, Gaussian))
+        chosen = choose(n_rows, asked, isinstance(likelihood, Gaussian))
+        if overview is not None:
+            chosen = for_sample(chosen, asked, len(x))
         seed = seed_of(self.random_state)
         inputs = Scaling.of(x).except_for(encoding.is_text)
         inputs.check_reach(x, [f"column '{encoding.names[source]}'" for source in encoding.sources])
@@ -197,7 +234,7 @@ class SWSGPBase(LearnsFromTables):
                 name for name in OTHER_SYSTEMS.get(self.model, asdict(chosen)) if asked.get(name, "auto") == "auto"
             ],
             "target": name_of(y_given),
-            "rows": len(x),
+            "rows": n_rows,
         }
         return Fitted(model, encoding, inputs, target, labels, yardsticks, scaled.std(axis=0), None, record), x, y
 

@@ -46,14 +46,16 @@ class LearnsFromTables(BaseEstimator):
             rows, y = rows.filter(keep) if isinstance(rows, pa.Table) else rows[keep], y[keep]
         return rows, y
 
-    def _training_data(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray, Encoding]:
+    def _training_data(
+        self, X: Any, y: Any, known: dict[str, pa.ChunkedArray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, Encoding]:
         """Inputs as numbers, the target as it is, and how columns became numbers."""
         check_missing(self.missing)
         if y is None:
             raise DataError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         rows, y = self._without_holes(X, y)
         if isinstance(rows, pa.Table):
-            encoding = Encoding.of(rows, self.max_categories, self.missing)
+            encoding = Encoding.of(rows, self.max_categories, self.missing, known)
             return encoding.apply(rows), y, encoding
         encoding = Encoding.of_array(rows, self.missing)
         return encoding.apply_array(rows), y, encoding

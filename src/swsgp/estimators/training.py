@@ -11,9 +11,10 @@ from swsgp.baselines.exact import fit_full_gp
 from swsgp.baselines.local_gps import fit_local_gps
 from swsgp.baselines.predictive import BaselineWithSensitivity
 from swsgp.data.batches import split_held_out
+from swsgp.data.stores import Store
 from swsgp.errors import NumericalError, SettingError
 from swsgp.fit.defaults import Choices
-from swsgp.fit.loop import Trained, train
+from swsgp.fit.loop import Trained, train, train_from
 from swsgp.fit.settings import Settings
 from swsgp.fit.solved import KL_FACTORS, KL_FACTORS_BESIDE_LANDMARKS, Form, solved, train_by_solving
 from swsgp.fit.stopping import Clock, Reason, Report
@@ -46,14 +47,36 @@ def climb(start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: 
     if chosen["n_held_out"]:
         rows, apart = split_held_out(len(x), chosen["n_held_out"] / len(x), chosen["seed"])
         held = x[apart], y[apart]
-    settings = replace(
+    settings = _climbing(chosen, progress)
+    options = {"held_out": held, "checkpoint": checkpoint, "resume": resume}
+    return _climbed(start, train(start.sparse, x[rows], y[rows], settings, **options))
+
+
+def climb_from(
+    start: Fitted,
+    store: Store,
+    held: tuple[np.ndarray, np.ndarray] | None,
+    checkpoint: Any,
+    resume: bool,
+    progress: bool,
+) -> Outcome:
+    """Train by stochastic gradients, on rows that lie on disk."""
+    settings = _climbing(start.record["settings"], progress)
+    options = {"held_out": held, "checkpoint": checkpoint, "resume": resume}
+    return _climbed(start, train_from(start.sparse, store, settings, **options))
+
+
+def _climbing(chosen: dict[str, Any], progress: bool) -> Settings:
+    return replace(
         _settings(chosen, progress),
         schedule="constant" if chosen["preset"] == "paper" else "cosine",
         learn_inducing=chosen["learn_inducing"],
         kl_scale=chosen["kl_scale"],
         evaluate_every=max(1, chosen["max_steps"] // 20),
     )
-    trained = train(start.sparse, x[rows], y[rows], settings, held_out=held, checkpoint=checkpoint, resume=resume)
+
+
+def _climbed(start: Fitted, trained: Trained) -> Outcome:
     if trained.reason == "not finite" and trained.steps == 0:
         raise NumericalError("training came to no finite number; look for extreme values, or use precision='float64'.")
     return _outcome(start, trained)
@@ -72,9 +95,18 @@ def climb_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, max_steps: Any, progr
 
 
 def solve(
-    start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: str | Path | None, resume: bool, progress: bool
+    start: Fitted,
+    x: np.ndarray,
+    y: np.ndarray,
+    checkpoint: str | Path | None,
+    resume: bool,
+    progress: bool,
+    store: Store | None = None,
 ) -> Outcome:
-    """Learn hyper-parameters from neighbours and solve for q(u); also says what held-out rows chose."""
+    """Learn hyper-parameters from neighbours and solve for q(u); also says what held-out rows chose.
+
+    With a store, q(u) is solved for with its rows, of which x and y are a sample.
+    """
     chosen = start.record["settings"]
     found = train_by_solving(
         start.sparse,
@@ -83,6 +115,7 @@ def solve(
         _settings(chosen, progress),
         _forms(start),
         n_held_out=chosen["n_held_out"],
+        store=store,
         checkpoint=checkpoint,
         resume=resume,
     )
@@ -95,7 +128,9 @@ def solve(
         }
         for form, score in found.tried.items()
     ]
-    return _outcome(_with_form(start, found.form, x, y, {"held_out_scores": tried}), found.trained)
+    fitted = _with_form(start, found.form, x, y, {"held_out_scores": tried})
+    # A sample is not all that was seen.
+    return _outcome(fitted if store is None else replace(fitted, rows=None), found.trained)
 
 
 def solve_on(fitted: Fitted, x: np.ndarray, y: np.ndarray, sizes: Choices) -> Outcome:

@@ -1,6 +1,6 @@
 """What is chosen where the user leaves the choice to the data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -87,6 +87,25 @@ def choose(n_rows: int, asked: dict[str, Any], is_gaussian: bool = True) -> Choi
         case "paper":
             return _paper(n_rows, asked)
     raise SettingError(f"preset must be 'default' or 'paper', got {asked['preset']!r}.")
+
+
+def for_sample(chosen: Choices, asked: dict[str, Any], n_sample: int) -> Choices:
+    """The same where only a sample of the rows is in memory, among which inducing inputs and held-out rows are."""
+    if asked["n_inducing"] != AUTO and chosen.n_inducing > n_sample:
+        raise SettingError(
+            f"n_inducing={chosen.n_inducing:,} inducing inputs start at rows, of which max_memory holds {n_sample:,}; "
+            "raise max_memory, or lower n_inducing."
+        )
+    if asked["n_landmarks"] not in (AUTO, 0):
+        raise SettingError("landmarks have features of every row in memory; leave n_landmarks out, or use fit.")
+    n_inducing = min(chosen.n_inducing, n_sample)
+    return replace(
+        chosen,
+        n_inducing=n_inducing,
+        n_neighbors=min(chosen.n_neighbors, n_inducing),
+        n_landmarks=0,
+        n_held_out=min(chosen.n_held_out, n_sample // 10),
+    )
 
 
 def _solving(n_rows: int, asked: dict[str, Any], is_gaussian: bool) -> Choices:

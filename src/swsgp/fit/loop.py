@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import equinox as eqx
@@ -10,20 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import padded, pair_for
-from swsgp.data.batches import RowStream
+from swsgp.arrays import pair_for
+from swsgp.data.stores import Store
 from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.checkpoints import Checkpoints, Snapshot, run_name
-from swsgp.fit.neighbours import NeighbourTable, next_refresh
+from swsgp.fit.neighbours import next_refresh
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.rows import reach
 from swsgp.fit.settings import Settings
+from swsgp.fit.sources import NEVER, InMemory, OnDisk, Window
 from swsgp.fit.step import Outcome, State, all_finite, begin, run_steps, slowed, whole_model
 from swsgp.fit.stopping import Clock, HeldOut, Reason, Report, reason_to_stop
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
-from swsgp.shapes import Array, precision_scope
+from swsgp.shapes import precision_scope
 
 # One dispatch holds at most so many steps, and aims at this many seconds.
 _MAX_CHUNK = 1024
@@ -90,13 +91,52 @@ def train(
     True
     """
     settings = settings or Settings()
-    n_columns, likelihood = model.inducing.shape[1], model.likelihood
-    x, y = pair_for(x, y, n_columns, model.precision)
-    likelihood.check(y)
+    x, y = pair_for(x, y, model.inducing.shape[1], model.precision)
+    model.likelihood.check(y)
+    with precision_scope(model.precision):
+        source = InMemory(x, y, settings.batch_size, settings.seed, _n_neighbors_known(model, settings))
+    return _train(model, source, (x, y), settings, held_out, n_data, callback, checkpoint, resume)
+
+
+def train_from(
+    model: SparseGP,
+    store: Store,
+    settings: Settings,
+    *,
+    held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+) -> Trained:
+    """As `train`, on rows that lie on disk, a part of them in memory at a time."""
+    source = OnDisk(store, settings.batch_size, settings.seed, _n_neighbors_known(model, settings))
+    name = np.frombuffer(store.digest.encode(), np.uint8)
+    return _train(model, source, (name,), settings, held_out, None, None, checkpoint, resume)
+
+
+def _n_neighbors_known(model: SparseGP, settings: Settings) -> int | None:
+    """How many neighbours a table has for each row; None if a step searches itself."""
+    if not isinstance(model.active, PerPoint) or settings.learn_inducing:
+        return None
+    return model.active.n_neighbors
+
+
+def _train(
+    model: SparseGP,
+    source: InMemory | OnDisk,
+    data: tuple[np.ndarray, ...],
+    settings: Settings,
+    held_out: tuple[np.ndarray, np.ndarray] | None,
+    n_data: int | None,
+    callback: Callable[[Report, SparseGP], bool | None] | None,
+    checkpoint: str | Path | None,
+    resume: bool,
+) -> Trained:
+    """`data` tells one run from another."""
     held = None
     if held_out is not None:
-        held = HeldOut(*pair_for(*held_out, n_columns, model.precision))
-        likelihood.check(held.y)
+        held = HeldOut(*pair_for(*held_out, model.inducing.shape[1], model.precision))
+        model.likelihood.check(held.y)
+        data = (*data, held.x, held.y)
     elif settings.patience is not None:
         raise SettingError("patience counts looks at held-out rows; give held_out, or leave patience at None.")
     callers_setting = bool(jax.config.read("jax_enable_x64"))
@@ -107,10 +147,10 @@ def train(
 
     checkpoints = None
     if checkpoint is not None:
-        held_data = () if held is None else (held.x, held.y)
-        checkpoints = Checkpoints(Path(checkpoint), run_name(model, settings, x, y, *held_data))
+        checkpoints = Checkpoints(Path(checkpoint), run_name(model, settings, *data))
     with precision_scope(model.precision):
-        run = _Run(model, x, y, settings, held, callback and report_to_caller, checkpoints, n_data or len(x))
+        reports = callback and report_to_caller
+        run = _Run(model, source, settings, held, reports, checkpoints, n_data or source.n_rows)
         if resume and checkpoints is not None:
             run.go_on(checkpoints)
         return run.run()
@@ -132,8 +172,7 @@ class _Run:
     def __init__(
         self,
         model: SparseGP,
-        x: np.ndarray,
-        y: np.ndarray,
+        source: InMemory | OnDisk,
         settings: Settings,
         held_out: HeldOut | None,
         callback: Callable[[Report, SparseGP], bool | None] | None,
@@ -141,18 +180,15 @@ class _Run:
         n_data: int,
     ):
         self.settings, self.held_out, self.callback, self.checkpoints = settings, held_out, callback, checkpoints
-        self.rows = RowStream(len(x), settings.batch_size, settings.seed)
-        self.chunk = int(np.clip((1 << 20) // self.rows.batch_size, 16, _MAX_CHUNK))
-        self.x, self.y, self.n_data = jnp.asarray(padded(x)), jnp.asarray(padded(y)), n_data
+        self.source, self.n_data = source, n_data
+        self.chunk = int(np.clip((1 << 20) // source.batch_size, 16, _MAX_CHUNK))
         state, fixed = begin(model, settings)
         self.now = _Anchor(0, state, fixed, 1.0)
         self.before = self.start = self.now
-        self.table: NeighbourTable | None = None
-        if isinstance(model.active, PerPoint) and not settings.learn_inducing:
-            self.table = NeighbourTable(x, model.active.n_neighbors)
-        self.neighbours: Array | None = None
+        self.has_table = _n_neighbors_known(model, settings) is not None
         self.metric: Covariance | None = None
-        self.refresh_at = 0
+        self.refresh_at = 0 if self.has_table else NEVER
+        self.window: Window | None = None
         self.bad_step, self.n_retries, self.first_jitter = -1, 0, fixed.jitter
         self.warned = False
         self.history: list[Report] = []
@@ -221,8 +257,6 @@ class _Run:
             self.held_out.best_score, self.held_out.n_worse = saved.best_score, saved.n_worse
             self.held_out.best_model = saved.best_model
         self.snapshot, self.n_saved = saved, len(history)
-        if self.table is not None and self.metric is not None and self.now.step < self.refresh_at:
-            self.neighbours = self._found_neighbours(self.table, self.metric)
 
     def _snapshot(self) -> Snapshot:
         held = self.held_out
@@ -243,33 +277,24 @@ class _Run:
         return _Anchor(step, state, self.now.fixed, self.now.rate_factor)
 
     def _steps_to_next_event(self) -> tuple[int, ...]:
-        events = [self.settings.steps - self.now.step]
-        if self.table is not None:
-            events.append(self.refresh_at - self.now.step)
+        events = [self.settings.steps - self.now.step, self._window_at(self.now.step).stop - self.now.step]
         if self.held_out is not None:
             events.append(self.settings.evaluate_every - self.now.step % self.settings.evaluate_every)
         return tuple(events)
 
     def _refresh_neighbours(self) -> None:
-        if self.table is None or self.now.step < self.refresh_at:
-            return
-        self.refresh_at = next_refresh(self.now.step)
-        self.metric = self.model.metric
-        self.neighbours = self._found_neighbours(self.table, self.metric)
+        """Search anew from here on, if it is time."""
+        if self.now.step >= self.refresh_at:
+            self.refresh_at = next_refresh(self.now.step)
+            self.metric, self.window = self.model.metric, None
 
-    def _found_neighbours(self, table: NeighbourTable, metric: Covariance) -> Array:
-        # A step that has to be taken back needs its neighbours, too.
-        first = max(0, self.now.step - 1)
-        n_steps = min(self.refresh_at, self.settings.steps) - first
-        # Past one epoch every row comes up.
-        n_steps_of_epoch = -(-self.rows.n_rows // self.rows.batch_size)
-        rows = (
-            self.rows.batches(first, n_steps).ravel()
-            if n_steps < n_steps_of_epoch
-            else np.arange(self.rows.n_rows, dtype=np.int32)
-        )
-        inducing = np.asarray(self.now.fixed.inducing)
-        return jnp.asarray(padded(table.refresh(metric, inducing, rows)))
+    def _window_at(self, step: int) -> Window:
+        if self.window is None or not self.window.has(step):
+            stop = min(self.refresh_at, self.settings.steps)
+            # Both may be large: one is let go before the other comes.
+            self.window = None
+            self.window = self.source.window(step, stop, self.metric, np.asarray(self.now.fixed.inducing))
+        return self.window
 
     def _score(self) -> float | None:
         if self.held_out is None:
@@ -286,18 +311,19 @@ class _Run:
         return self.held_out.best_model or self.model
 
     def _steps(self, start: _Anchor, n_steps: int) -> Outcome:
-        batches = np.zeros((self.chunk, self.rows.batch_size), dtype=np.int32)
-        batches[:n_steps] = self.rows.batches(start.step, n_steps)
-        dtype = self.x.dtype
+        window = self._window_at(start.step)
+        batches = np.zeros((self.chunk, self.source.batch_size), dtype=np.int32)
+        batches[:n_steps] = self.source.batches(start.step, n_steps)
+        dtype = window.x.dtype
         rates, next_reach = start.rate_factor * self.settings.rates(start.step, self.chunk), None
         if start.state.rows is not None:
             next_reach = jnp.asarray(start.rate_factor * reach(self.settings, start.step + 1, self.chunk), dtype)
         return run_steps(
             start.state,
             start.fixed,
-            self.x,
-            self.y,
-            self.neighbours,
+            window.x,
+            window.y,
+            window.neighbours,
             jnp.asarray(batches),
             jnp.asarray(rates, dtype),
             next_reach,
@@ -327,7 +353,7 @@ class _Run:
         good_step = max(bad_step - (1 << (self.n_retries - 1)), anchors[0].step)
         from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
         n_steps = good_step - from_here.step
-        state = self._steps(from_here, n_steps).state if n_steps else from_here.state
+        state = self._state_after(from_here, n_steps)
         gives_up = self.n_retries > _MAX_RETRIES
         raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, _MAX_JITTER))
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
@@ -336,6 +362,14 @@ class _Run:
         self.before = self.now = _Anchor(good_step, state, fixed, rate_factor)
         self._warn_once(bad_step)
         return "not finite" if gives_up else None
+
+    def _state_after(self, start: _Anchor, n_steps: int) -> State:
+        """The state some steps after another, which may be of several windows."""
+        stop = start.step + n_steps
+        while start.step < stop:
+            n = min(stop, self._window_at(start.step).stop) - start.step
+            start = replace(start, step=start.step + n, state=self._steps(start, n).state)
+        return start.state
 
     def _warn_once(self, bad_step: int) -> None:
         if self.warned:

@@ -47,14 +47,14 @@ from swsgp.ops.fused import Conditionals
 from swsgp.shapes import Array, Float
 
 # Numbers of K⁻¹, or of the features of landmarks, that are held at once.
-_MAX_BLOCKS = 1 << 23
+MAX_BLOCKS = 1 << 23
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
-_TOLERANCE = 1e-5
-_MAX_ITERATIONS = 1000
+TOLERANCE = 1e-5
+MAX_ITERATIONS = 1000
 # The gain in nats a row below which a pass is the last, how many there are at most, and the smallest step.
-_ENOUGH = 1e-4
-_MAX_PASSES = 20
-_LEAST_RATE = 0.01
+ENOUGH = 1e-4
+MAX_PASSES = 20
+LEAST_RATE = 0.01
 # Rows times latent functions whose derivatives are taken at once.
 _MAX_DERIVATIVES = 1 << 17
 # Every row has some weight.
@@ -102,7 +102,7 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
     n_landmarks = 0 if model.landmarks is None else len(model.landmarks.inputs)
     # The weights and their squares, the features, and the prior part, whose rows have several times H numbers.
-    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 16 * n_inducing * n_neighbors + 4 * _MAX_BLOCKS
+    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 16 * n_inducing * n_neighbors + 4 * MAX_BLOCKS
     check_memory(
         f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,}, n_neighbors={n_neighbors} and "
         f"n_landmarks={n_landmarks}",
@@ -117,7 +117,7 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         seen = model.landmarks.of_all(model.covariance, x)
     # The plain operations hold the features of all neighbours of a block, too.
     widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
-    size = power_of_two_below(max(1, _MAX_BLOCKS // (n_neighbors * widest)))
+    size = power_of_two_below(max(1, MAX_BLOCKS // (n_neighbors * widest)))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
     prior = sparse.csr_matrix((n_inducing, n_inducing))
     log_det = 0.0
@@ -127,16 +127,16 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         given = [to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size])]
         # Threads inside the solves of small matrices hinder each other.
         with threadpool_limits(1, "blas"):
-            block = [np.asarray(part)[:n] for part in _blocks(model, *given)]
+            block = [np.asarray(part)[:n] for part in blocks(model, *given, whole=True)]
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
-        prior = prior + _sum_of_blocks(own, k_inverse, n_inducing)
+        prior = prior + sum_of_blocks(own, k_inverse, n_inducing)
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
     weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
     return System(weights_of_rows, seen, remainder, prior, log_det)
 
 
-def _sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:
+def sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:
     """The upper triangle of the sum of symmetric matrices, each over some variables, whose numbers ascend."""
     if native.is_available():
         return native.sum_of_blocks(index, blocks, n_variables)
@@ -152,9 +152,11 @@ def n_neighbors_of(model: SparseGP) -> int:
     return model.active.n_neighbors
 
 
-@jit
-def _blocks(model: SparseGP, x: Array, index: Array, seen: Array) -> Conditionals:
-    return model.own_system(x, index, seen, whole=True)
+def _blocks(model: SparseGP, x: Array, index: Array, seen: Array, whole: bool) -> Conditionals:
+    return model.own_system(x, index, seen, whole=whole)
+
+
+blocks = jit(_blocks, constant="whole")
 
 
 @dataclass(frozen=True)
@@ -208,18 +210,22 @@ def _solve_one(
         LinearOperator(shape, times, dtype=np.float64),
         np.concatenate([phi.T @ omega_t, a.T @ omega_t]),
         x0=np.concatenate([overall, mean]),
-        rtol=_TOLERANCE,
-        maxiter=_MAX_ITERATIONS,
+        rtol=TOLERANCE,
+        maxiter=MAX_ITERATIONS,
         M=LinearOperator(shape, before, dtype=np.float64),
     )
     if n_wanting:
-        warnings.warn(
-            f"the solve for q(u) has not converged in {_MAX_ITERATIONS} iterations; predictions may be poor. "
-            "Many rows may be nearly equal: fewer inducing points help.",
-            FitWarning,
-            stacklevel=2,
-        )
+        warn_not_converged()
     return found[:n], cov, found[n:], scale * system.counts / diagonal
+
+
+def warn_not_converged() -> None:
+    warnings.warn(
+        f"the solve for q(u) has not converged in {MAX_ITERATIONS} iterations; predictions may be poor. "
+        "Many rows may be nearly equal: fewer inducing points help.",
+        FitWarning,
+        stacklevel=3,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ any likelihood
@@ -254,9 +260,9 @@ def maximise(
     now = _look(system, likelihood, offset, y, kl_scale, start)
     omega, omega_t = np.zeros_like(now.omega), np.zeros_like(now.omega)
     bounds = [now.bound]
-    for _ in range(_MAX_PASSES):
+    for _ in range(MAX_PASSES):
         rate, ahead = 1.0, None
-        while rate >= _LEAST_RATE:
+        while rate >= LEAST_RATE:
             omega_between, omega_t_between = (
                 old + rate * (new - old) for old, new in ((omega, now.omega), (omega_t, now.omega_t))
             )
@@ -270,7 +276,7 @@ def maximise(
         gain = ahead.bound - now.bound
         now, omega, omega_t = ahead, omega_between, omega_t_between
         bounds.append(now.bound)
-        if isinstance(likelihood, Gaussian) or gain < _ENOUGH * len(y):
+        if isinstance(likelihood, Gaussian) or gain < ENOUGH * len(y):
             break
     return replace(now.solution, bounds=tuple(bounds))
 
@@ -292,7 +298,7 @@ def _look(
 ) -> _At:
     b, cov, mean, variance = solution.overall_mean, solution.overall_cov, solution.mean, solution.variance
     latent, spread = moments(system, solution)
-    expected, slope, omega = _in_blocks(_expected, likelihood, y, latent + offset, spread)
+    expected, slope, omega = derivatives(likelihood, y, latent + offset, spread)
     used = system.counts > 0
     twice_kl = (
         np.sum(mean * system.prior_times(mean))
@@ -311,6 +317,14 @@ def moments(system: System, solution: Solution) -> tuple[Float[np.ndarray, "N Q"
     mean = phi @ solution.overall_mean + system.a @ solution.mean
     overall = np.stack([np.einsum("ng,ng->n", phi @ cov, phi) for cov in solution.overall_cov], axis=1)
     return mean, system.remainder[:, None] + overall + system.squares @ solution.variance
+
+
+def derivatives(
+    likelihood: Likelihood, y: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """E log p of each row, and for each latent function its slope in the mean and its weight ω."""
+    expected, slope, omega = _in_blocks(_expected, likelihood, y, mean, variance)
+    return expected, slope, omega
 
 
 def log_scores(

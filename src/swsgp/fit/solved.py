@@ -11,13 +11,15 @@ import numpy as np
 
 from swsgp.arrays import power_of_two_below
 from swsgp.data.batches import split_held_out
+from swsgp.data.stores import Store
 from swsgp.fit import neighbour_likelihood
 from swsgp.fit.checkpoints import Checkpoints, run_name
 from swsgp.fit.loop import Trained
 from swsgp.fit.neighbour_likelihood import Hyper, Rows, Run
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
-from swsgp.fit.solve import System, build, log_scores, maximise
+from swsgp.fit.solve import Solution, System, build, log_scores, maximise
+from swsgp.fit.solve_parts import maximise_parts, parts_of
 from swsgp.fit.stopping import Clock, Reason, Report
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Covariance
@@ -85,6 +87,7 @@ def train_by_solving(
     forms: Sequence[Form],
     *,
     n_held_out: int = 0,
+    store: Store | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
 ) -> Solved:
@@ -93,7 +96,8 @@ def train_by_solving(
     Of `model` the covariance, the likelihood, the offset and the precision are used. If rows are held out, these choose
     among the forms by their log score; otherwise the first one is taken. Held-out rows have no part in the
     hyper-parameters either; q(u) is solved for once more at the end, with all rows. `settings` are those of learning
-    the hyper-parameters; its `kl_scale` is not used.
+    the hyper-parameters; its `kl_scale` is not used. With a store x and y are a sample of its rows, of which inducing
+    inputs and all but q(u) come.
     """
     clock = Clock()
     rows, held = np.arange(len(x)), np.arange(0)
@@ -138,8 +142,12 @@ def train_by_solving(
     form = next((form for form in forms if form.least_noise), forms[0])
     tried: dict[Form, float] = {}
     if len(held) and len(forms) > 1 and reason == "steps":
-        form, tried = _best(hyper, x, y, forms, rows, held[:_MAX_JUDGES], settings.seed)
-    model = solved(hyper, x, y, form, precision, settings.seed)
+        n_rows = len(x) if store is None else store.n_rows
+        form, tried = _best(hyper, x, y, forms, rows, held[:_MAX_JUDGES], settings.seed, n_rows)
+    if store is None:
+        model = solved(hyper, x, y, form, precision, settings.seed)
+    else:
+        model = solved_from(hyper, x, store, form, precision, settings.seed)
     if tried:
         history.append(Report(run.step, clock.seconds, history[-1].bound, tried[form]))
     return Solved(Trained(model, tuple(history), reason, run.step, clock.seconds), form, tried)
@@ -150,6 +158,21 @@ def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, 
     model, system = _unsolved(learned, x, form, precision, seed)
     with precision_scope("float64"):
         solution = maximise(system, model.likelihood, np.asarray(model.offset), y, form.kl_scale)
+    return _with_solution(model, solution, precision)
+
+
+def solved_from(
+    learned: Hyper | SparseGP, sample: np.ndarray, store: Store, form: Form, precision: str, seed: int
+) -> SparseGP:
+    """The same for rows that lie on disk, with inducing inputs among a sample of them."""
+    model = _without_q(learned, sample, form, precision, seed)
+    with precision_scope("float64"):
+        solution = maximise_parts(model, parts_of(store, model), form.kl_scale)
+    return _with_solution(model, solution, precision)
+
+
+def _with_solution(model: SparseGP, solution: Solution, precision: str) -> SparseGP:
+    with precision_scope("float64"):
         log_std = 0.5 * np.log(np.maximum(solution.variance, _LEAST_VARIANCE))
         model = eqx.tree_at(
             lambda m: (m.variational.mean, m.variational.log_std),
@@ -165,7 +188,14 @@ def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, 
 
 
 def _best(
-    hyper: Hyper, x: np.ndarray, y: np.ndarray, forms: Sequence[Form], rows: np.ndarray, held: np.ndarray, seed: int
+    hyper: Hyper,
+    x: np.ndarray,
+    y: np.ndarray,
+    forms: Sequence[Form],
+    rows: np.ndarray,
+    held: np.ndarray,
+    seed: int,
+    n_rows: int,
 ) -> tuple[Form, dict[Form, float]]:
     """The form that held-out rows prefer, after training with some of the others.
 
@@ -184,7 +214,7 @@ def _best(
                 continue
         start = None
         for form in (form for form in forms if (form.n_landmarks, form.least_noise) == kind):
-            smaller = form.for_rows(len(rows), len(x))
+            smaller = form.for_rows(len(rows), n_rows)
             if start is None:
                 model, system = _unsolved(hyper, x[rows], smaller, "float64", seed)
                 offset = np.asarray(model.offset)
@@ -215,7 +245,14 @@ def _with_enough_noise(scores: dict[Form, np.ndarray], tried: dict[Form, float])
 def _unsolved(
     learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: str, seed: int
 ) -> tuple[SparseGP, System]:
-    """A model with these hyper-parameters in float64, its inducing inputs among the rows, and its system.
+    """A model with these hyper-parameters in float64, its inducing inputs among the rows, and its system."""
+    model = _without_q(learned, x, form, precision, seed)
+    with precision_scope("float64"):
+        return model, build(model, x)
+
+
+def _without_q(learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: str, seed: int) -> SparseGP:
+    """A model with these hyper-parameters in float64, its inducing inputs among the rows.
 
     All numbers are first rounded to the precision that the model will have, so that q fits them then.
     """
@@ -247,7 +284,7 @@ def _unsolved(
             places = _places(covariance, x, form.n_landmarks, seed).astype(precision).astype(np.float64)
             landmarks = Landmarks.at(jnp.asarray(places), likelihood.n_latent)
             model = eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda leaf: leaf is None)
-        return model, build(model, x)
+    return model
 
 
 def _places(covariance: Covariance, x: np.ndarray, n: int, seed: int) -> np.ndarray:

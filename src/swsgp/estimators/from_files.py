@@ -1,0 +1,135 @@
+"""Training on a table that need not fit into memory.
+
+One pass over it gives an overview: its length, the values of text columns and a sample, which scaling, starting
+inducing inputs and hyper-parameters come from. A second one puts the scaled rows, shuffled, in a store on disk.
+Training then reads the store, a part at a time.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swsgp.data.overview import Overview, complete_parts, look, n_bytes_of, rows_for
+from swsgp.data.stores import Store
+from swsgp.data.table_files import Table, input_names, is_in_parts
+from swsgp.data.tables import as_vector
+from swsgp.errors import DataError, SettingError
+from swsgp.estimators.base import SWSGPBase, seed_of
+from swsgp.estimators.training import Outcome, climb_from, solve
+from swsgp.fit.defaults import OTHER_SYSTEMS
+from swsgp.fitted import Fitted
+
+
+def fit_file(
+    model: SWSGPBase,
+    table: Table,
+    target: str,
+    columns: Any,
+    max_memory: Any,
+    checkpoint: Any,
+    resume: bool,
+    workspace: Any,
+) -> None:
+    """Train a model on a table in files; `SWSGPBase.fit_file` says what the parameters are."""
+    if model.model in OTHER_SYSTEMS:
+        raise SettingError(f"model={model.model!r} learns from a table in memory; use fit.")
+    if not is_in_parts(table):
+        raise DataError(f"{table} is a CSV file, whose types only its last row tells; turn it into Parquet.")
+    names = input_names(table, target, columns or [], [])
+    limit, seed, verbose = n_bytes_of(max_memory), seed_of(model.random_state), bool(model.verbose)
+    overview = look(table, names, target, model.missing, limit, model.max_categories, seed)
+    observed, inputs = overview.sample.select([target]), overview.sample.drop_columns([target])
+    is_classifier = hasattr(model, "predict_proba")
+    classes = as_vector(overview.labels) if is_classifier and overview.labels is not None else None
+    start, x, y = model._start(inputs, observed, classes, overview)
+    x, y = start.inputs.apply(x), start.scaled(y)
+    chosen = start.record["settings"]
+    held, apart = None, np.zeros(0, dtype=int)
+    if chosen["n_held_out"] and not chosen["solves"]:
+        n = chosen["n_held_out"]
+        held, apart = (x[:n], y[:n]), overview.places[:n]
+    with _folder(workspace) as folder:
+        rows = _scaled_rows(model, start, overview, table, names, target, limit, apart)
+        store = _stored(folder, rows, overview.n_rows, x.shape[1], chosen, limit, seed)
+        done: Outcome
+        if chosen["solves"]:
+            done = solve(start, x, y, checkpoint, resume, verbose, store)
+        else:
+            done = climb_from(start, store, held, checkpoint, resume, verbose)
+        model._take(done, overview.n_rows)
+
+
+def _scaled_rows(
+    model: SWSGPBase,
+    start: Fitted,
+    overview: Overview,
+    table: Table,
+    names: list[str],
+    target: str,
+    limit: int,
+    apart: np.ndarray,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The rows of a table as the model takes them, but for those whose numbers are in `apart`."""
+    encoding = start.encoding
+    words = [f"column '{encoding.names[source]}'" for source in encoding.sources]
+    n = 0
+    for part in complete_parts(table, names, target, model.missing, limit):
+        x = encoding.apply(part.drop_columns([target]))
+        start.inputs.check_reach(x, words)
+        y = model._as_numbers(as_vector(part[target]), start.labels)
+        start.sparse.likelihood.check(y)
+        if start.target is not None:
+            start.target.check_reach(y, ["the target"])
+        kept = ~np.isin(np.arange(n, n + len(x)), apart)
+        n += len(x)
+        yield start.inputs.apply(x)[kept], start.scaled(y)[kept]
+    if n != overview.n_rows:
+        raise DataError(f"{table} had {overview.n_rows:,} rows, and now has {n:,}; start again when it is at rest.")
+
+
+def _stored(
+    folder: Path,
+    rows: Iterator[tuple[np.ndarray, np.ndarray]],
+    n_rows: int,
+    n_columns: int,
+    chosen: dict[str, Any],
+    limit: int,
+    seed: int,
+) -> Store:
+    """Two parts, the one in use and the next, take half of the memory: on the host and where steps are taken."""
+    size = np.dtype(chosen["precision"]).itemsize
+    n_bytes = (size + 8) * (n_columns + 1) + 8 * chosen["n_neighbors"]
+    needed, free = n_rows * (size * (n_columns + 1) + 4 * chosen["n_neighbors"]), shutil.disk_usage(folder).free
+    if needed > free:
+        raise SettingError(
+            f"{n_rows:,} rows take about {needed / 1e9:.1f} GB on disk during training, and {folder} has "
+            f"{free / 1e9:.1f} GB; name a folder with more room as the workspace."
+        )
+    n_parts = -(-n_rows // rows_for(limit / 4, n_bytes))
+    return Store.write(folder, rows, n_parts, chosen["precision"], seed)
+
+
+@contextmanager
+def _folder(workspace: Any) -> Iterator[Path]:
+    """A folder for a store, which is gone afterwards; what another run has left in it goes first."""
+    if workspace is None:
+        with tempfile.TemporaryDirectory(prefix="swsgp-") as name:
+            yield Path(name)
+        return
+    folder = Path(workspace)
+    others = [file for file in folder.iterdir() if not Store.owns(file)] if folder.exists() else []
+    if others:
+        raise SettingError(
+            f"the workspace {folder} has files of others, such as {others[0].name}; name another folder."
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

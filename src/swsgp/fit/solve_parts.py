@@ -1,0 +1,202 @@
+r"""q(u) in closed form from rows that come in parts: as `solve`, in memory that does not depend on how many there are.
+
+A pass over the rows adds up $\sum_n \omega_n a_n a_n^\top$, which is as sparse as P, and $\sum_n \omega_n t_n a_n$,
+with the weights and targets at the q so far; conjugate gradients then need these sums alone. A Gaussian likelihood
+takes one pass, others one for each step. There are no landmarks here.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, cg
+from threadpoolctl import threadpool_limits
+
+from swsgp.arrays import power_of_two_below, to_power_of_two
+from swsgp.data.stores import Store
+from swsgp.fit import solve
+from swsgp.fit.solve import Solution, derivatives, n_neighbors_of, sum_of_blocks
+from swsgp.gp.active import SearchInducing
+from swsgp.gp.likelihoods import Gaussian
+from swsgp.gp.model import SparseGP, prepared
+
+# x, y and the sorted numbers of the neighbours of some rows.
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def parts_of(store: Store, model: SparseGP) -> Callable[[], Iterator[Part]]:
+    """Passes over a store; neighbours are found in the first one, and kept on disk for the others."""
+    n = n_neighbors_of(model)
+    search = SearchInducing(model.metric, np.asarray(model.inducing), approximate=True)
+    found: set[int] = set()
+
+    def one_pass() -> Iterator[Part]:
+        for number in range(len(store.sizes)):
+            x, y = store.part(number)
+            if number not in found:
+                store.keep(number, np.sort(search(x, n), axis=1))
+                found.add(number)
+            yield x.astype(np.float64), y.astype(np.float64), store.kept(number, n)
+
+    return one_pass
+
+
+@dataclass
+class _Prior:
+    """Sums over the rows that do not depend on q; see `solve.System`."""
+
+    upper: sparse.csr_matrix
+    counts: np.ndarray
+    log_det: float = 0.0
+    n_rows: int = 0
+
+    def times(self, v: np.ndarray) -> np.ndarray:
+        return _times(self.upper, v)
+
+
+@dataclass
+class _Weighted:
+    """Sums over the rows at some q: of E log p, and for each latent function of ω a aᵀ and of ω t a."""
+
+    expected: float
+    upper: list[sparse.csr_matrix]
+    targets: np.ndarray
+
+    def towards(self, other: "_Weighted", rate: float) -> "_Weighted":
+        """Some way from here to other weights."""
+        upper = [a + rate * (b - a) for a, b in zip(self.upper, other.upper, strict=True)]
+        return _Weighted(np.nan, upper, self.targets + rate * (other.targets - self.targets))
+
+
+def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_scale: float) -> Solution:
+    """The maximum of the bound over q; `solve.maximise` says how."""
+    n_inducing, n_latent = np.shape(model.variational.mean)
+    model, offset, likelihood = prepared(model), np.asarray(model.offset), model.likelihood
+    prior = _Prior(sparse.csr_matrix((n_inducing, n_inducing)), np.zeros(n_inducing))
+    if isinstance(likelihood, Gaussian):
+        # The weights do not depend on q.
+        nowhere = _solution(np.zeros((n_inducing, n_latent)), np.ones((n_inducing, n_latent)))
+        weighted = _sums(model, offset, one_pass(), nowhere, prior)
+        return _solve(prior, weighted, kl_scale, _start(prior, n_latent))
+    for part in one_pass():
+        for x, _, index in _blocks_of(part):
+            _add_to(prior, index, _conditionals(model, x, index, whole=True))
+    solution = _start(prior, n_latent)
+    now = _sums(model, offset, one_pass(), solution)
+    bounds = [_bound(prior, now, solution, kl_scale)]
+    at = _Weighted(np.nan, [0.0 * upper for upper in now.upper], np.zeros_like(now.targets))
+    for _ in range(solve.MAX_PASSES):
+        rate, ahead = 1.0, None
+        while rate >= solve.LEAST_RATE:
+            between = at.towards(now, rate)
+            tried = _solve(prior, between, kl_scale, solution)
+            found = _sums(model, offset, one_pass(), tried)
+            bound = _bound(prior, found, tried, kl_scale)
+            if bound >= bounds[-1]:
+                ahead = found
+                break
+            rate *= 0.5
+        if ahead is None:
+            break
+        now, at, solution = ahead, between, tried
+        bounds.append(bound)
+        if bounds[-1] - bounds[-2] < solve.ENOUGH * prior.n_rows:
+            break
+    return solution
+
+
+def _sums(
+    model: SparseGP, offset: np.ndarray, parts: Iterator[Part], solution: Solution, prior: _Prior | None = None
+) -> _Weighted:
+    """One pass; with `prior`, those sums are made, too."""
+    n_inducing, n_latent = solution.mean.shape
+    sums = _Weighted(0.0, [sparse.csr_matrix((n_inducing,) * 2)] * n_latent, np.zeros((n_inducing, n_latent)))
+    for part in parts:
+        for x, y, index in _blocks_of(part):
+            found = _conditionals(model, x, index, whole=prior is not None)
+            if prior is not None:
+                _add_to(prior, index, found)
+            a, remainder = found[:2]
+            latent = np.einsum("nh,nhq->nq", a, solution.mean[index])
+            spread = remainder[:, None] + np.einsum("nh,nhq->nq", a**2, solution.variance[index])
+            expected, slope, omega = derivatives(model.likelihood, y, latent + offset, spread)
+            # A Gaussian likelihood's slope is ω (y − μ), wherever μ is.
+            omega_t = omega * latent + slope
+            sums.expected += float(expected.sum())
+            for q in range(n_latent):
+                blocks = (omega[:, q, None] * a)[:, :, None] * a[:, None, :]
+                sums.upper[q] = sums.upper[q] + sum_of_blocks(index, blocks, n_inducing)
+                sums.targets[:, q] += np.bincount(index.ravel(), (omega_t[:, q, None] * a).ravel(), n_inducing)
+    return sums
+
+
+def _blocks_of(part: Part) -> Iterator[Part]:
+    """Few enough rows at a time for their matrices."""
+    size = power_of_two_below(max(1, solve.MAX_BLOCKS // part[2].shape[1] ** 2))
+    for start in range(0, len(part[1]), size):
+        yield tuple(array[start : start + size] for array in part)  # type: ignore[misc]
+
+
+def _conditionals(model: SparseGP, x: np.ndarray, index: np.ndarray, whole: bool) -> list[np.ndarray]:
+    given = [to_power_of_two(part) for part in (x, index, np.zeros((len(x), 0)))]
+    # Threads inside the solves of small matrices hinder each other.
+    with threadpool_limits(1, "blas"):
+        return [np.asarray(array)[: len(x)] for array in solve.blocks(model, *given, whole=whole)]
+
+
+def _add_to(prior: _Prior, index: np.ndarray, found: list[np.ndarray]) -> None:
+    n_inducing = len(prior.counts)
+    prior.upper = prior.upper + sum_of_blocks(index, found[2], n_inducing)
+    prior.counts += np.bincount(index.ravel(), minlength=n_inducing)
+    prior.log_det += float(found[3].sum())
+    prior.n_rows += len(index)
+
+
+def _start(prior: _Prior, n_latent: int) -> Solution:
+    unused = prior.counts == 0
+    variance = np.where(unused, 1.0, prior.counts / np.where(unused, 1.0, prior.upper.diagonal()))
+    return _solution(np.zeros((len(variance), n_latent)), np.tile(variance[:, None], (1, n_latent)))
+
+
+def _solution(mean: np.ndarray, variance: np.ndarray) -> Solution:
+    n_latent = mean.shape[1]
+    return Solution(np.zeros((0, n_latent)), np.zeros((n_latent, 0, 0)), mean, variance)
+
+
+def _solve(prior: _Prior, weighted: _Weighted, kl_scale: float, start: Solution) -> Solution:
+    scale = kl_scale / prior.n_rows
+    mean, variance = np.empty_like(start.mean), np.empty_like(start.variance)
+    for q, upper in enumerate(weighted.upper):
+        whole = (scale * prior.upper + upper).tocsr()
+        diagonal = np.maximum(whole.diagonal(), 1e-300)
+        shape = whole.shape
+        mean[:, q], n_wanting = cg(
+            LinearOperator(shape, lambda v, whole=whole: _times(whole, v), dtype=np.float64),
+            weighted.targets[:, q],
+            x0=start.mean[:, q],
+            rtol=solve.TOLERANCE,
+            maxiter=solve.MAX_ITERATIONS,
+            M=LinearOperator(shape, lambda v, diagonal=diagonal: v / diagonal, dtype=np.float64),
+        )
+        if n_wanting:
+            solve.warn_not_converged()
+        # A variable that no row uses keeps its prior.
+        variance[:, q] = np.where(prior.counts > 0, scale * prior.counts / diagonal, start.variance[:, q])
+    return _solution(mean, variance)
+
+
+def _bound(prior: _Prior, at: _Weighted, solution: Solution, kl_scale: float) -> float:
+    used, mean, variance = prior.counts > 0, solution.mean, solution.variance
+    twice_kl = (
+        np.sum(mean * np.stack([prior.times(column) for column in mean.T], axis=1))
+        + np.sum(prior.upper.diagonal()[used, None] * variance[used])
+        - np.sum(prior.counts[used, None] * np.log(variance[used]))
+        + mean.shape[1] * (prior.log_det - prior.counts.sum())
+    )
+    return float(at.expected - 0.5 * kl_scale / prior.n_rows * twice_kl)
+
+
+def _times(upper: sparse.csr_matrix, v: np.ndarray) -> np.ndarray:
+    """A symmetric matrix, of which the upper triangle is there, times a vector."""
+    return upper @ v + upper.T @ v - upper.diagonal() * v
