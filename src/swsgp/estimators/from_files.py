@@ -101,16 +101,19 @@ def _stored(
     limit: int,
     seed: int,
 ) -> Store:
-    """Two parts, the one in use and the next, take half of the memory: on the host and where steps are taken."""
+    """In parts of which three, the last, the one in use and the next, take half of the memory.
+
+    Rows and neighbours are there as they were read, padded, and where steps are taken.
+    """
     size = np.dtype(chosen["precision"]).itemsize
-    n_bytes = (size + 8) * (n_columns + 1) + 8 * chosen["n_neighbors"]
+    n_bytes = 3 * (3 * size * (n_columns + 1) + 12 * chosen["n_neighbors"])
     needed, free = n_rows * (size * (n_columns + 1) + 4 * chosen["n_neighbors"]), shutil.disk_usage(folder).free
     if needed > free:
         raise SettingError(
             f"{n_rows:,} rows take about {needed / 1e9:.1f} GB on disk during training, and {folder} has "
             f"{free / 1e9:.1f} GB; name a folder with more room as the workspace."
         )
-    n_parts = -(-n_rows // rows_for(limit / 4, n_bytes))
+    n_parts = -(-n_rows // rows_for(limit / 2, n_bytes))
     return Store.write(folder, rows, n_parts, chosen["precision"], seed)
 
 

@@ -119,8 +119,7 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
     widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
     size = power_of_two_below(max(1, MAX_BLOCKS // (n_neighbors * widest)))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
-    prior = sparse.csr_matrix((n_inducing, n_inducing))
-    log_det = 0.0
+    prior, log_det = SparseSum(n_inducing), 0.0
     for start in range(0, n_rows, size):
         own = index[start : start + size]
         n = len(own)
@@ -129,11 +128,36 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         with threadpool_limits(1, "blas"):
             block = [np.asarray(part)[:n] for part in blocks(model, *given, whole=True)]
         a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
-        prior = prior + sum_of_blocks(own, k_inverse, n_inducing)
+        prior.add(sum_of_blocks(own, k_inverse, n_inducing))
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
     weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
-    return System(weights_of_rows, seen, remainder, prior, log_det)
+    return System(weights_of_rows, seen, remainder, prior.total(), log_det)
+
+
+class SparseSum:
+    """A sum of many sparse matrices, in which each is added a few times only: small sums first, then sums of sums."""
+
+    def __init__(self, n_variables: int):
+        self._sums: list[sparse.csr_matrix | None] = []
+        self._nothing = sparse.csr_matrix((n_variables, n_variables))
+
+    def add(self, part: sparse.csr_matrix) -> None:
+        """As one counts in binary digits: two sums of as many parts become one of twice as many."""
+        for digit, known in enumerate(self._sums):
+            if known is None:
+                self._sums[digit] = part
+                return
+            part, self._sums[digit] = known + part, None
+        self._sums.append(part)
+
+    def total(self) -> sparse.csr_matrix:
+        whole = self._nothing
+        while self._sums:
+            known = self._sums.pop(0)
+            whole = whole if known is None else whole + known
+        self._sums = [whole]
+        return whole
 
 
 def sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:

@@ -16,11 +16,13 @@ from threadpoolctl import threadpool_limits
 from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.data.stores import Store
 from swsgp.fit import solve
-from swsgp.fit.solve import Solution, derivatives, n_neighbors_of, sum_of_blocks
+from swsgp.fit.solve import Solution, SparseSum, derivatives, n_neighbors_of, sum_of_blocks
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.gp.model import SparseGP, prepared
 
+# Numbers of the matrices of rows that are held at once: 8 MB for each kind of them.
+_MAX_BLOCKS = 1 << 20
 # x, y and the sorted numbers of the neighbours of some rows.
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -46,13 +48,21 @@ def parts_of(store: Store, model: SparseGP) -> Callable[[], Iterator[Part]]:
 class _Prior:
     """Sums over the rows that do not depend on q; see `solve.System`."""
 
-    upper: sparse.csr_matrix
+    sums: SparseSum
     counts: np.ndarray
     log_det: float = 0.0
     n_rows: int = 0
 
-    def times(self, v: np.ndarray) -> np.ndarray:
-        return _times(self.upper, v)
+    @property
+    def upper(self) -> sparse.csr_matrix:
+        """The upper triangle of Σ K⁻¹."""
+        return self.sums.total()
+
+    def add(self, index: np.ndarray, precision: np.ndarray, log_det: np.ndarray) -> None:
+        self.sums.add(sum_of_blocks(index, precision, len(self.counts)))
+        self.counts += np.bincount(index.ravel(), minlength=len(self.counts))
+        self.log_det += float(log_det.sum())
+        self.n_rows += len(index)
 
 
 @dataclass
@@ -73,7 +83,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
     """The maximum of the bound over q; `solve.maximise` says how."""
     n_inducing, n_latent = np.shape(model.variational.mean)
     model, offset, likelihood = prepared(model), np.asarray(model.offset), model.likelihood
-    prior = _Prior(sparse.csr_matrix((n_inducing, n_inducing)), np.zeros(n_inducing))
+    prior = _Prior(SparseSum(n_inducing), np.zeros(n_inducing))
     if isinstance(likelihood, Gaussian):
         # The weights do not depend on q.
         nowhere = _solution(np.zeros((n_inducing, n_latent)), np.ones((n_inducing, n_latent)))
@@ -81,7 +91,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
         return _solve(prior, weighted, kl_scale, _start(prior, n_latent))
     for part in one_pass():
         for x, _, index in _blocks_of(part):
-            _add_to(prior, index, _conditionals(model, x, index, whole=True))
+            prior.add(index, *_conditionals(model, x, index, whole=True)[2:])
     solution = _start(prior, n_latent)
     now = _sums(model, offset, one_pass(), solution)
     bounds = [_bound(prior, now, solution, kl_scale)]
@@ -111,29 +121,30 @@ def _sums(
 ) -> _Weighted:
     """One pass; with `prior`, those sums are made, too."""
     n_inducing, n_latent = solution.mean.shape
-    sums = _Weighted(0.0, [sparse.csr_matrix((n_inducing,) * 2)] * n_latent, np.zeros((n_inducing, n_latent)))
+    total, targets = 0.0, np.zeros((n_inducing, n_latent))
+    upper = [SparseSum(n_inducing) for _ in range(n_latent)]
     for part in parts:
         for x, y, index in _blocks_of(part):
             found = _conditionals(model, x, index, whole=prior is not None)
             if prior is not None:
-                _add_to(prior, index, found)
+                prior.add(index, *found[2:])
             a, remainder = found[:2]
             latent = np.einsum("nh,nhq->nq", a, solution.mean[index])
             spread = remainder[:, None] + np.einsum("nh,nhq->nq", a**2, solution.variance[index])
             expected, slope, omega = derivatives(model.likelihood, y, latent + offset, spread)
             # A Gaussian likelihood's slope is ω (y − μ), wherever μ is.
             omega_t = omega * latent + slope
-            sums.expected += float(expected.sum())
+            total += float(expected.sum())
             for q in range(n_latent):
                 blocks = (omega[:, q, None] * a)[:, :, None] * a[:, None, :]
-                sums.upper[q] = sums.upper[q] + sum_of_blocks(index, blocks, n_inducing)
-                sums.targets[:, q] += np.bincount(index.ravel(), (omega_t[:, q, None] * a).ravel(), n_inducing)
-    return sums
+                upper[q].add(sum_of_blocks(index, blocks, n_inducing))
+                targets[:, q] += np.bincount(index.ravel(), (omega_t[:, q, None] * a).ravel(), n_inducing)
+    return _Weighted(total, [own.total() for own in upper], targets)
 
 
 def _blocks_of(part: Part) -> Iterator[Part]:
     """Few enough rows at a time for their matrices."""
-    size = power_of_two_below(max(1, solve.MAX_BLOCKS // part[2].shape[1] ** 2))
+    size = power_of_two_below(max(1, _MAX_BLOCKS // part[2].shape[1] ** 2))
     for start in range(0, len(part[1]), size):
         yield tuple(array[start : start + size] for array in part)  # type: ignore[misc]
 
@@ -143,14 +154,6 @@ def _conditionals(model: SparseGP, x: np.ndarray, index: np.ndarray, whole: bool
     # Threads inside the solves of small matrices hinder each other.
     with threadpool_limits(1, "blas"):
         return [np.asarray(array)[: len(x)] for array in solve.blocks(model, *given, whole=whole)]
-
-
-def _add_to(prior: _Prior, index: np.ndarray, found: list[np.ndarray]) -> None:
-    n_inducing = len(prior.counts)
-    prior.upper = prior.upper + sum_of_blocks(index, found[2], n_inducing)
-    prior.counts += np.bincount(index.ravel(), minlength=n_inducing)
-    prior.log_det += float(found[3].sum())
-    prior.n_rows += len(index)
 
 
 def _start(prior: _Prior, n_latent: int) -> Solution:
@@ -187,10 +190,10 @@ def _solve(prior: _Prior, weighted: _Weighted, kl_scale: float, start: Solution)
 
 
 def _bound(prior: _Prior, at: _Weighted, solution: Solution, kl_scale: float) -> float:
-    used, mean, variance = prior.counts > 0, solution.mean, solution.variance
+    used, upper, mean, variance = prior.counts > 0, prior.upper, solution.mean, solution.variance
     twice_kl = (
-        np.sum(mean * np.stack([prior.times(column) for column in mean.T], axis=1))
-        + np.sum(prior.upper.diagonal()[used, None] * variance[used])
+        np.sum(mean * np.stack([_times(upper, column) for column in mean.T], axis=1))
+        + np.sum(upper.diagonal()[used, None] * variance[used])
         - np.sum(prior.counts[used, None] * np.log(variance[used]))
         + mean.shape[1] * (prior.log_det - prior.counts.sum())
     )

@@ -1,0 +1,172 @@
+"""Tables larger than the memory set for them, and what goes wrong on the way, done for real."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from swsgp import SWSGPRegressor, load
+from swsgp.errors import DataError
+from swsgp.estimators import from_files
+from swsgp.fit.checkpoints import Checkpoints
+
+PROGRAM = [str(Path(sys.executable).with_name("swsgp"))]
+STEPS = [
+    "--preset",
+    "paper",
+    "--covariance",
+    "diag",
+    "--no-learn-inducing",
+    "--n-inducing",
+    "500",
+    "--batch-size",
+    "256",
+]
+
+
+def write(path, n, seed=0):
+    """In row groups of 20,000, so that they can be read a few at a time."""
+    with pq.ParquetWriter(path, pa.schema([(f"x{j}", pa.float64()) for j in range(8)] + [("y", pa.float64())])) as file:
+        for start in range(0, n, 20_000):
+            rng = np.random.default_rng((seed, start))
+            x = rng.normal(size=(min(20_000, n - start), 8))
+            y = np.sin(2 * x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=len(x))
+            file.write_table(pa.table({**{f"x{j}": x[:, j] for j in range(8)}, "y": y}))
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    write(folder / "small.parquet", 20_000)
+    write(folder / "large.parquet", 3_500_000)
+    write(folder / "test.parquet", 2_000, seed=1)
+    return folder
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False, **options
+    )
+
+
+MEASURE = """
+import json, resource, sys
+from swsgp import SWSGPRegressor
+options = dict(preset="paper", covariance="diag", learn_inducing=False, n_inducing=1000, n_neighbors=16)
+options |= dict(batch_size=256, learning_rate=0.01)
+peaks = []
+for name, steps in (("small", 100), ("large", 3000)):
+    model = SWSGPRegressor(max_steps=steps, **options)
+    model.fit_file(f"{sys.argv[1]}/{name}.parquet", "y", max_memory=sys.argv[2])
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+model.save(sys.argv[3])
+print(json.dumps(peaks))
+"""
+
+
+def test_the_memory_that_was_set_is_held_on_a_table_several_times_larger(tables, tmp_path):
+    """The first fit, on a table that fits, brings in the program itself."""
+    limit, size = 80_000_000, 3_500_000 * 9 * 8
+    assert size > 3 * limit
+    command = [sys.executable, "-c", MEASURE, str(tables), str(limit), str(tmp_path / "m.swsgp")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    before, after = json.loads(done.stdout)
+    assert after - before < limit
+    scores = run("evaluate", tmp_path / "m.swsgp", tables / "test.parquet", "--json")
+    assert json.loads(scores.stdout)["swsgp"]["rmse"] < 0.45
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_model(tables, tmp_path):
+    options = [tables / "small.parquet", "--target", "y", "--max-memory", "8MB", *STEPS, "--max-steps", "4000"]
+    options += ["--learning-rate", "0.01", "--quiet"]
+    out = tmp_path / "m.swsgp"
+    checkpoint, workspace = tmp_path / "m.swsgp.checkpoint", tmp_path / "m.swsgp.rows"
+    often = "from swsgp.fit import checkpoints; checkpoints._EVERY = 0.5; from swsgp.cli import main; main()"
+    running = subprocess.Popen([sys.executable, "-c", often, "fit", *map(str, options), "--out", out])
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert checkpoint.exists()
+    assert workspace.exists()
+    assert not out.exists()
+    resumed = run("fit", *options, "--out", out, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert not workspace.exists()
+    assert not checkpoint.exists()
+    unbroken = tmp_path / "other.swsgp"
+    assert run("fit", *options, "--out", unbroken).returncode == 0
+    one, other = (load(path).fitted_.model.variational.mean for path in (out, unbroken))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "rows"
+    place.mkdir()
+    for name in ("a", "b"):
+        write(place / f"{name}.parquet", 20_000)
+    return place
+
+
+def test_a_file_that_is_damaged_is_named_and_nothing_is_left(folder, tmp_path):
+    bad = folder / "b.parquet"
+    content = bytearray(bad.read_bytes())
+    # The middle is lost; the end, which says what is where, is whole.
+    content[1000:200_000] = bytes(199_000)
+    bad.write_bytes(content)
+    done = run("fit", folder, "--target", "y", "--max-memory", "2MB", *STEPS, "--out", tmp_path / "m.swsgp", "--quiet")
+    assert done.returncode == 1
+    assert "b.parquet" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
+
+
+def test_a_file_that_disappears_between_two_passes_is_noticed(folder, tmp_path, monkeypatch):
+    stored = from_files._stored
+
+    def after_it_is_gone(*arguments):
+        (folder / "b.parquet").unlink()
+        return stored(*arguments)
+
+    monkeypatch.setattr(from_files, "_stored", after_it_is_gone)
+    model, work = SWSGPRegressor(n_inducing=50, max_steps=20), tmp_path / "work"
+    with pytest.raises(DataError, match=r"had 40,000 rows, and now has 20,000"):
+        model.fit_file(folder, "y", workspace=work)
+    assert not work.exists()
+    assert not hasattr(model, "fitted_")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_disk_that_fills_leaves_the_checkpoint_before(small_disk):
+    file = small_disk / "run.checkpoint"
+    checkpoints = Checkpoints(file, "a run")
+    checkpoints.save({"step": 1, "state": np.zeros(10_000)}, [])
+    before = file.read_bytes()
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save({"step": 2, "state": np.zeros(200_000)}, [])
+    assert file.read_bytes() == before
+    assert [path.name for path in small_disk.iterdir()] == ["run.checkpoint"]
+    state, _ = Checkpoints(file, "a run").load({"step": 0, "state": np.zeros(10_000)})
+    assert state["step"] == 1
