@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench bench-gpu bench-growth bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
+.PHONY: demo test check bench bench-gpu bench-growth bench-streaming bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -36,6 +36,9 @@ bench-gpu: $(VENV)/installed-peers
 
 bench-growth: $(VENV)/installed
 	$(BIN)/python benchmarks/growth.py
+
+bench-streaming: $(VENV)/installed
+	$(BIN)/python benchmarks/streaming.py
 
 bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py

@@ -81,7 +81,9 @@ def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Ite
             elif _kind(file.path) == PARQUET:
                 with file.opened() as source:
                     # Without buffers for row groups to come, which may be the whole file.
-                    for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(n_rows, columns=names, use_threads=False):
+                    for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(
+                        n_rows, columns=names, use_threads=False
+                    ):
                         yield pa.Table.from_batches([batch]).select(names)
             else:
                 with file.opened() as source:
