@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -17,6 +18,8 @@ from pathlib import Path
 import gpytorch
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -93,6 +96,46 @@ def start_up() -> dict[str, float]:
     return dict(zip(programs, best(runs, 1, TURNS), strict=True))
 
 
+def with_a_million(folder: Path) -> tuple[float, float, float]:
+    """M = 1,000,000 and H = 16: seconds to load the model in a new process, seconds of one row, MB of its file."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1_000_000, 8))
+    y = np.sin(2 * x[:, 0]) + np.abs(x[:, 1]) + 0.1 * rng.normal(size=len(x))
+    options = {"preset": "paper", "covariance": "diag", "learn_inducing": False, "max_steps": 200}
+    model = swsgp.SWSGPRegressor(n_inducing=len(x), n_neighbors=H, **options).fit(x, y)
+    path = folder / "million.swsgp"
+    model.save(path)
+    code = "import sys, time, swsgp; s = time.perf_counter(); swsgp.load(sys.argv[1]); print(time.perf_counter() - s)"
+    loads = [
+        float(subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True).stdout)
+        for _ in range(3)
+    ]
+    rows = [x[i : i + 1].copy() for i in range(100)]
+    one = best([lambda: [model.predict(row, return_std=True) for row in rows]], 1, 10)[0] / len(rows)
+    return min(loads), one, path.stat().st_size / 1e6
+
+
+def streamed(model: swsgp.SWSGPRegressor, folder: Path, n_rows: int) -> tuple[float, float]:
+    """Rows a second of `swsgp predict` from file to file, and the peak memory of its process in MB."""
+    model.save(folder / "m.swsgp")
+    schema = pa.schema([(f"x{j}", pa.float64()) for j in range(D)])
+    with pq.ParquetWriter(folder / "rows.parquet", schema) as file:
+        for start in range(0, n_rows, 100_000):
+            x = np.random.default_rng(start).normal(size=(100_000, D))
+            file.write_table(pa.table({f"x{j}": x[:, j] for j in range(D)}))
+    program = str(Path(sys.executable).with_name("swsgp"))
+    files = [str(folder / name) for name in ("m.swsgp", "rows.parquet", "out.parquet")]
+    # The peak of a child is known to a parent that has no other.
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
+    )
+    command = [sys.executable, "-c", code, program, "predict", *files[:2], "--out", files[2]]
+    start = time.perf_counter()
+    peak = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return n_rows / (time.perf_counter() - start), peak
+
+
 def main() -> None:
     lines = [
         "# Time of a start and of predictions",
@@ -138,6 +181,23 @@ def main() -> None:
         f"| scikit-learn's HistGradientBoosting, mean only | {boosted:.1f} | {LONG / boosted:,.0f} |",
         f"| GPyTorch SVGP, mean and standard deviation | {theirs:.1f} | {LONG / theirs:,.0f} |",
     ]
+    with tempfile.TemporaryDirectory() as name:
+        load, one, size = with_a_million(Path(name))
+        lines += [
+            "",
+            f"A model with M = 1,000,000, H = {H} and 8 columns ({size:.0f} MB): loaded in {load:.2f} s; one row takes "
+            f"{1e3 * one:.2f} ms.",
+            "",
+            f"`swsgp predict` from Parquet to Parquet with M = {M:,}: mean, standard deviation and interval",
+            "",
+            "| rows | rows a second | peak memory, MB |",
+            "|---|---|---|",
+        ]
+        named = swsgp.SWSGPRegressor(n_inducing=M, n_neighbors=H, max_steps=100)
+        named.fit(pa.table({f"x{j}": x[:, j] for j in range(D)}), y)
+        for n_rows in (LONG, 10 * LONG):
+            rate, peak = streamed(named, Path(name), n_rows)
+            lines.append(f"| {n_rows:,} | {rate:,.0f} | {peak:,.0f} |")
     text = "\n".join(lines) + "\n"
     RESULTS.write_text(text, encoding="utf-8")
     print(f"{text}\nWrote {RESULTS}")
