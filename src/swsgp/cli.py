@@ -252,8 +252,7 @@ def fit(
         if max_memory is None:
             model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
         else:
-            workspace = out.with_name(out.name + ".rows")
-            model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace)
+            model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace=out.absolute().parent)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
             way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""

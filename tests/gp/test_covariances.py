@@ -147,6 +147,12 @@ def test_metric_orders_points_as_the_covariance_does(float64, rng, name):
 def test_beside_a_linear_covariance_another_says_who_is_near():
     for mixed in (Matern32(LENGTHSCALE) + Linear(9.0), Linear(9.0) + Matern32(LENGTHSCALE)):
         np.testing.assert_allclose(mixed.metric(3), 1 / np.asarray(LENGTHSCALE), rtol=1e-6)
+    scaled = Matern32(LENGTHSCALE) + Constant(2.0) * Columns(Linear(1.0), [1])
+    np.testing.assert_allclose(scaled.metric(3), 1 / np.asarray(LENGTHSCALE), rtol=1e-6)
+    three = Matern32(LENGTHSCALE) + RBF(1.0) + Linear(9.0)
+    assert three.metric(3) is None
+    assert three.local() is three.first
+    assert isinstance((Linear(1.0) + Matern32(LENGTHSCALE) + RBF(1.0)).local().first, Matern32)
     assert (Linear(1.0) + Constant(1.0)).metric(3) is None
     assert (Linear(1.0) * Matern32(LENGTHSCALE)).metric(3) is None
 

@@ -52,11 +52,11 @@ class Overview:
 
 
 def complete_parts(
-    table: Table, columns: Sequence[str], target: str, missing: str, max_memory: int
+    table: Table, columns: Sequence[str], target: str, missing: str, max_memory: int, width: int
 ) -> Iterator[pa.Table]:
-    """The rows of a table to learn from, in parts that take a small share of the memory."""
+    """The rows of a table to learn from, in parts that take a small share of the memory with so many columns."""
     names = [*columns, target]
-    size = min(BATCH_ROWS, rows_for(max_memory / 8, _BYTES_READ * len(names)))
+    size = min(BATCH_ROWS, rows_for(max_memory / 8, _BYTES_READ * width))
     for part in batches(table, names, size):
         kept = part.filter(pa.array(is_complete(part))) if missing == "drop" else part
         if len(kept):
@@ -64,11 +64,18 @@ def complete_parts(
 
 
 def look(
-    table: Table, columns: Sequence[str], target: str, missing: str, max_memory: int, max_categories: int, seed: int
+    table: Table,
+    columns: Sequence[str],
+    target: str,
+    missing: str,
+    max_memory: int,
+    max_categories: int,
+    seed: int,
+    least: int = 0,
 ) -> Overview:
-    """Go over a table once."""
+    """Go over a table once; the sample takes a quarter of the memory, but has so many rows at least."""
     check_missing(missing)
-    size = rows_for(max_memory / 4, 2 * _BYTES_READ * (len(columns) + 1))
+    size = max(least, rows_for(max_memory / 4, 2 * _BYTES_READ * (len(columns) + 1)))
     rng = np.random.default_rng((seed, 6))
     kept: list[tuple[np.ndarray, np.ndarray, pa.Table]] = []
     n_rows, n_kept, limit = 0, 0, 1.0
@@ -76,7 +83,7 @@ def look(
     labels: pa.ChunkedArray | None = None
     many_labels = False
     n_absent = np.zeros(len(columns), dtype=int)
-    for part in complete_parts(table, columns, target, missing, max_memory):
+    for part in complete_parts(table, columns, target, missing, max_memory, len(columns) + 1):
         n_absent += [n_missing(part[name]) for name in columns]
         for name in columns:
             if is_text(part.schema.field(name).type):
@@ -103,8 +110,10 @@ def look(
         raise DataError(f"{table} has no rows to learn from.")
     if missing == "error":
         Encoding(tuple(columns), (None,) * len(columns), None, True).refuse_missing(n_absent.tolist())
-    _, places, sample = _smallest(kept, size)
     values = {name: pa.chunked_array(found) for name, found in categories.items()}
+    # Text becomes a column for each value.
+    width = len(columns) + 1 + sum(map(len, values.values()))
+    _, places, sample = _smallest(kept, max(least, rows_for(max_memory / 4, 2 * _BYTES_READ * width)))
     return Overview(n_rows, values, None if many_labels else labels, sample.combine_chunks(), places)
 
 

@@ -1,21 +1,19 @@
 """Rows on disk, in parts that fit into memory: what a table that does not is turned into before training."""
 
 import hashlib
-import re
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from swsgp.errors import DataError
+from swsgp.files import replacing
 
 
 class Store:
     """Scaled rows, shuffled into parts, each in a file of its own in one folder.
 
-    A row goes to a part at random, so that each part is a sample of the table. Arrays that belong to a part may be kept
-    beside it.
+    Each part has rows from all over the table. Arrays that belong to a part may be kept beside it.
     """
 
     def __init__(self, folder: Path, sizes: list[int], n_columns: int, precision: str, digest: str):
@@ -28,25 +26,23 @@ class Store:
     ) -> "Store":
         """Make one of rows (x, y) that come in blocks."""
         rng = np.random.default_rng((seed, 7))
-        sizes, digest, n_columns = np.zeros(n_parts, dtype=int), hashlib.blake2b(digest_size=16), 0
-        with ExitStack() as stack:
-            files = [stack.enter_context(_file(folder, part).open("wb")) for part in range(n_parts)]
-            for x, y in rows:
-                block = np.concatenate([x, y[:, None]], axis=1).astype(precision)
-                n_columns = x.shape[1]
-                digest.update(block.tobytes())
-                to = rng.integers(n_parts, size=len(block))
-                order = np.argsort(to, kind="stable")
-                counts = np.bincount(to, minlength=n_parts)
-                for part, own in enumerate(np.split(block[order], np.cumsum(counts)[:-1])):
-                    files[part].write(own.tobytes())
-                sizes += counts
+        sizes, digest, n_columns, n_seen = np.zeros(n_parts, dtype=int), hashlib.blake2b(digest_size=16), 0, 0
+        digest.update(str(n_parts).encode())
+        for x, y in rows:
+            block = np.concatenate([x, y[:, None]], axis=1).astype(precision)
+            n_columns = x.shape[1]
+            digest.update(block.tobytes())
+            # Dealt out evenly, in random order.
+            to = rng.permutation(np.arange(n_seen, n_seen + len(block)) % n_parts)
+            n_seen += len(block)
+            order = np.argsort(to, kind="stable")
+            counts = np.bincount(to, minlength=n_parts)
+            for part, own in enumerate(np.split(block[order], np.cumsum(counts)[:-1])):
+                # One file at a time is open: there may be thousands.
+                with _file(folder, part).open("ab") as file:
+                    file.write(own.tobytes())
+            sizes += counts
         return cls(folder, [int(size) for size in sizes], n_columns, precision, digest.hexdigest())
-
-    @staticmethod
-    def owns(path: Path) -> bool:
-        """Whether a file looks like one of a store."""
-        return re.fullmatch(r"part-\d{5,}\.(rows|kept)", path.name) is not None
 
     @property
     def n_rows(self) -> int:
@@ -61,7 +57,8 @@ class Store:
 
     def keep(self, number: int, array: np.ndarray) -> None:
         """Put int32 numbers (rows of the part, H) beside a part, in the place of those that are there."""
-        array.astype(np.int32).tofile(_file(self._folder, number, "kept"))
+        with replacing(_file(self._folder, number, "kept")) as new:
+            array.astype(np.int32).tofile(new)
 
     def kept(self, number: int, width: int) -> np.ndarray:
         """The numbers that are beside a part."""

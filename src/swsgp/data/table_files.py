@@ -72,7 +72,9 @@ def _read(file: "_File", columns: list[str]) -> pa.Table:
 def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """Some columns of a table, a bounded number of rows at a time; those of a CSV file are text, see `typed`."""
     names = list(names)
-    for file in _files(table):
+    files = _files(table)
+    schema = _common_schema(files, names)
+    for file in files:
         with _errors_of(file):
             if _kind(file.path) == CSV:
                 with _csv_reader(file, dict.fromkeys(names, pa.string()), names) as reader:
@@ -84,14 +86,40 @@ def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Ite
                     for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(
                         n_rows, columns=names, use_threads=False
                     ):
-                        yield pa.Table.from_batches([batch]).select(names)
+                        yield _as(schema, pa.Table.from_batches([batch]).select(names))
             else:
                 with file.opened() as source:
                     found = pa.ipc.open_file(source)
                     for i in range(found.num_record_batches):
-                        whole = pa.Table.from_batches([found.get_batch(i)]).select(names)
+                        whole = _as(schema, pa.Table.from_batches([found.get_batch(i)]).select(names))
                         for start in range(0, len(whole), n_rows):
                             yield whole.slice(start, n_rows)
+
+
+def _common_schema(files: list["_File"], names: list[str]) -> pa.Schema | None:
+    """The types that the columns of several files have in common; None for one file, and for text."""
+    if len(files) == 1 or _kind(files[0].path) == CSV:
+        return None
+    schemas = []
+    for file in files:
+        with _errors_of(file), file.opened() as source:
+            own = pq.read_schema(source) if _kind(file.path) == PARQUET else pa.ipc.open_file(source).schema
+            schemas.append(pa.schema([own.field(name) for name in names]))
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return None
+    try:
+        plain = [pa.schema([(field.name, _undictionaried(field.type)) for field in schema]) for schema in schemas]
+        return pa.unify_schemas(plain, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"the files of the table have columns of different types: {error}") from None
+
+
+def _undictionaried(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _as(schema: pa.Schema | None, part: pa.Table) -> pa.Table:
+    return part if schema is None else part.cast(schema)
 
 
 def typed(part: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
@@ -146,10 +174,13 @@ class _File(NamedTuple):
 
 def _files(table: Table) -> list[_File]:
     """The files of a table, in the order of their names."""
-    system, path = (
-        pa.fs.FileSystem.from_uri(str(table)) if "://" in str(table) else (pa.fs.LocalFileSystem(), str(table))
-    )
-    found = system.get_file_info(path)
+    system, path = pa.fs.LocalFileSystem(), str(table)
+    try:
+        if "://" in path:
+            system, path = pa.fs.FileSystem.from_uri(path)
+        found = system.get_file_info(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{table} cannot be reached: {str(error).splitlines()[0]}") from None
     if found.type != pa.fs.FileType.Directory:
         _kind(path)
     if found.type == pa.fs.FileType.NotFound:
@@ -157,7 +188,13 @@ def _files(table: Table) -> list[_File]:
     if found.type != pa.fs.FileType.Directory:
         return [_File(system, path)]
     inside = system.get_file_info(pa.fs.FileSelector(path, recursive=True))
-    names = sorted(info.path for info in inside if info.extension.lower() in {end[1:] for end in _ENDS})
+    names = sorted(
+        info.path
+        for info in inside
+        if info.extension.lower() in {end[1:] for end in _ENDS}
+        # Hidden files and those of a program that is still writing.
+        and not any(step.startswith((".", "_")) for step in info.path[len(path) :].split("/"))
+    )
     kinds = {_kind(name) for name in names}
     if len(kinds) != 1:
         what = "files of several kinds" if kinds else f"no file that ends in one of {', '.join(_ENDS)}"

@@ -128,8 +128,8 @@ class SWSGPBase(LearnsFromTables):
         checkpoint, resume
             As for `fit`.
         workspace : path, optional
-            A folder, made if it is not there, for the rows as numbers while training lasts; they take about as much as
-            the table would in memory. By default a new one where temporary files go.
+            A folder, made if it is not there, in which a new one takes the rows as numbers while training lasts, and
+            their neighbours: four bytes each. By default where temporary files go.
         """
         # Only this needs it.
         from swsgp.estimators.from_files import fit_file

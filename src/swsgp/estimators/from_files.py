@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def fit_file(
         raise DataError(f"{table} is a CSV file, whose types only its last row tells; turn it into Parquet.")
     names = input_names(table, target, columns or [], [])
     limit, seed, verbose = n_bytes_of(max_memory), seed_of(model.random_state), bool(model.verbose)
-    overview = look(table, names, target, model.missing, limit, model.max_categories, seed)
+    # Inducing inputs start at rows.
+    least = int(model.n_inducing) if isinstance(model.n_inducing, Integral) else 0
+    overview = look(table, names, target, model.missing, limit, model.max_categories, seed, least)
     observed, inputs = overview.sample.select([target]), overview.sample.drop_columns([target])
     is_classifier = hasattr(model, "predict_proba")
     classes = as_vector(overview.labels) if is_classifier and overview.labels is not None else None
@@ -78,7 +81,7 @@ def _scaled_rows(
     encoding = start.encoding
     words = [f"column '{encoding.names[source]}'" for source in encoding.sources]
     n = 0
-    for part in complete_parts(table, names, target, model.missing, limit):
+    for part in complete_parts(table, names, target, model.missing, limit, len(words) + 1):
         x = encoding.apply(part.drop_columns([target]))
         start.inputs.check_reach(x, words)
         y = model._as_numbers(as_vector(part[target]), start.labels)
@@ -113,26 +116,19 @@ def _stored(
             f"{n_rows:,} rows take about {needed / 1e9:.1f} GB on disk during training, and {folder} has "
             f"{free / 1e9:.1f} GB; name a folder with more room as the workspace."
         )
-    n_parts = -(-n_rows // rows_for(limit / 2, n_bytes))
+    in_a_part = rows_for(limit / 2, n_bytes)
+    if in_a_part < min(n_rows, 2 * chosen["batch_size"]):
+        raise SettingError(
+            f"max_memory holds parts of {in_a_part:,} rows, too few for batches of {chosen['batch_size']:,}; raise it."
+        )
+    n_parts = -(-n_rows // in_a_part)
     return Store.write(folder, rows, n_parts, chosen["precision"], seed)
 
 
 @contextmanager
 def _folder(workspace: Any) -> Iterator[Path]:
-    """A folder for a store, which is gone afterwards; what another run has left in it goes first."""
-    if workspace is None:
-        with tempfile.TemporaryDirectory(prefix="swsgp-") as name:
-            yield Path(name)
-        return
-    folder = Path(workspace)
-    others = [file for file in folder.iterdir() if not Store.owns(file)] if folder.exists() else []
-    if others:
-        raise SettingError(
-            f"the workspace {folder} has files of others, such as {others[0].name}; name another folder."
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A new folder for a store, in the workspace if one was named; it is gone afterwards."""
+    if workspace is not None:
+        Path(workspace).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="swsgp-", dir=workspace) as name:
+        yield Path(name)

@@ -22,6 +22,8 @@ from swsgp.serialization import read, read_header, to_bytes
 
 # Seconds between two checkpoints.
 _EVERY = 20.0
+# Another one for each change in what a state is made of.
+_LAYOUT = 2
 # Settings that do not change what a step does.
 _MAY_DIFFER = ("progress", "time_budget")
 
@@ -103,7 +105,7 @@ def run_name(start: Any, settings: Settings, *data: np.ndarray) -> str:
     digest = hashlib.blake2b(digest_size=16)
     leaves, structure = jax.tree.flatten(start)
     asked = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _MAY_DIFFER}
-    digest.update(repr((structure, sorted(asked.items()), [array.shape for array in data])).encode())
+    digest.update(repr((_LAYOUT, structure, sorted(asked.items()), [array.shape for array in data])).encode())
     for array in (*leaves, *data):
         digest.update(np.asarray(array).tobytes())
     return digest.hexdigest()

@@ -93,8 +93,7 @@ def for_sample(chosen: Choices, asked: dict[str, Any], n_sample: int) -> Choices
     """The same where only a sample of the rows is in memory, among which inducing inputs and held-out rows are."""
     if asked["n_inducing"] != AUTO and chosen.n_inducing > n_sample:
         raise SettingError(
-            f"n_inducing={chosen.n_inducing:,} inducing inputs start at rows, of which max_memory holds {n_sample:,}; "
-            "raise max_memory, or lower n_inducing."
+            f"n_inducing={chosen.n_inducing:,} inducing inputs start at rows, and there are {n_sample:,}; lower it."
         )
     if asked["n_landmarks"] not in (AUTO, 0):
         raise SettingError("landmarks have features of every row in memory; leave n_landmarks out, or use fit.")
@@ -102,7 +101,7 @@ def for_sample(chosen: Choices, asked: dict[str, Any], n_sample: int) -> Choices
     return replace(
         chosen,
         n_inducing=n_inducing,
-        n_neighbors=min(chosen.n_neighbors, n_inducing),
+        n_neighbors=min(chosen.n_neighbors, n_inducing) if asked["n_neighbors"] == AUTO else chosen.n_neighbors,
         n_landmarks=0,
         n_held_out=min(chosen.n_held_out, n_sample // 10),
     )

@@ -110,7 +110,10 @@ def train_from(
     """As `train`, on rows that lie on disk, a part of them in memory at a time."""
     source = OnDisk(store, settings.batch_size, settings.seed, _n_neighbors_known(model, settings))
     name = np.frombuffer(store.digest.encode(), np.uint8)
-    return _train(model, source, (name,), settings, held_out, None, None, checkpoint, resume)
+    try:
+        return _train(model, source, (name,), settings, held_out, None, None, checkpoint, resume)
+    finally:
+        source.close()
 
 
 def _n_neighbors_known(model: SparseGP, settings: Settings) -> int | None:

@@ -15,6 +15,11 @@ def next_refresh(step: int) -> int:
     return max(FIRST_REFRESH, 1 << step.bit_length())
 
 
+def last_refresh(step: int) -> int:
+    """The step up to `step` at which neighbours were searched last."""
+    return 0 if step < FIRST_REFRESH else 1 << (step.bit_length() - 1)
+
+
 class NeighbourTable:
     """Nearest inducing inputs of training rows in the metric learned so far.
 

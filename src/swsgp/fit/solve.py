@@ -139,25 +139,19 @@ class SparseSum:
     """A sum of many sparse matrices, in which each is added a few times only: small sums first, then sums of sums."""
 
     def __init__(self, n_variables: int):
-        self._sums: list[sparse.csr_matrix | None] = []
-        self._nothing = sparse.csr_matrix((n_variables, n_variables))
+        self._sums = [sparse.csr_matrix((n_variables, n_variables))]
 
     def add(self, part: sparse.csr_matrix) -> None:
-        """As one counts in binary digits: two sums of as many parts become one of twice as many."""
-        for digit, known in enumerate(self._sums):
-            if known is None:
-                self._sums[digit] = part
-                return
-            part, self._sums[digit] = known + part, None
+        """Sums are kept from large to small, each at least twice the next, so that all take twice the first at most."""
+        while self._sums and self._sums[-1].nnz < 2 * part.nnz:
+            part = self._sums.pop() + part
         self._sums.append(part)
 
     def total(self) -> sparse.csr_matrix:
-        whole = self._nothing
-        while self._sums:
-            known = self._sums.pop(0)
-            whole = whole if known is None else whole + known
-        self._sums = [whole]
-        return whole
+        while len(self._sums) > 1:
+            part = self._sums.pop()
+            self._sums[-1] = self._sums[-1] + part
+        return self._sums[0]
 
 
 def sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:

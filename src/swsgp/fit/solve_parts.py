@@ -20,6 +20,7 @@ from swsgp.fit.solve import Solution, SparseSum, derivatives, n_neighbors_of, su
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.gp.model import SparseGP, prepared
+from swsgp.memory import check_memory
 
 # Numbers of the matrices of rows that are held at once: 8 MB for each kind of them.
 _MAX_BLOCKS = 1 << 20
@@ -82,6 +83,12 @@ class _Weighted:
 def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_scale: float) -> Solution:
     """The maximum of the bound over q; `solve.maximise` says how."""
     n_inducing, n_latent = np.shape(model.variational.mean)
+    n_matrices = 2 if isinstance(model.likelihood, Gaussian) else 2 + 5 * n_latent
+    check_memory(
+        f"solving for q(u) with n_inducing={n_inducing:,} and n_neighbors={n_neighbors_of(model)}",
+        12.0 * n_matrices * 16 * n_inducing * n_neighbors_of(model),
+        "lower one of them",
+    )
     model, offset, likelihood = prepared(model), np.asarray(model.offset), model.likelihood
     prior = _Prior(SparseSum(n_inducing), np.zeros(n_inducing))
     if isinstance(likelihood, Gaussian):

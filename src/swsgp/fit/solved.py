@@ -48,6 +48,8 @@ _LEAST_VARIANCE = 1e-12
 # finer than the noise cannot be known, and a system that asks for it takes conjugate gradients many iterations.
 _SHARE_OF_NOISE = 0.3
 _LEAST_JITTER, _MOST_JITTER = 1e-6, 1e-2
+# Inducing variables for each neighbour with which a form is tried, at least.
+_LEAST_PER_NEIGHBOR = 32
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Form:
         return self.kl_factor * self.n_inducing / self.n_neighbors
 
     def for_rows(self, n_rows: int, of: int) -> "Form":
-        """The same for some of the rows: with as large a share of inducing variables."""
-        n_inducing = min(n_rows, max(self.n_neighbors, round(self.n_inducing * n_rows / of)))
+        """The same for some of the rows: with as large a share of inducing variables, but enough to be local."""
+        least = min(self.n_inducing, _LEAST_PER_NEIGHBOR * self.n_neighbors)
+        n_inducing = min(n_rows, max(least, round(self.n_inducing * n_rows / of)))
         return replace(self, n_inducing=n_inducing, n_neighbors=min(self.n_neighbors, n_inducing))
 
 

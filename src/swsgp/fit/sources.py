@@ -10,7 +10,7 @@ import numpy as np
 from swsgp.arrays import padded
 from swsgp.data.batches import RowStream
 from swsgp.data.stores import Store
-from swsgp.fit.neighbours import NeighbourTable
+from swsgp.fit.neighbours import NeighbourTable, last_refresh
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.shapes import Array, precision_scope
@@ -49,8 +49,9 @@ class InMemory:
         """From some step on, with neighbours in this metric until the step `stop`."""
         if self._table is None or metric is None:
             return Window(0, NEVER, self._x, self._y, None)
-        # A step that has to be taken back needs its neighbours, too.
-        first = max(0, step - 1)
+        # From the last search on, wherever a run goes on from, so that it finds what it had found; and a step that has
+        # to be taken back needs its neighbours, too.
+        first = max(0, min(step, last_refresh(step)) - 1)
         # Past one epoch every row comes up.
         n_steps_of_epoch = -(-self.n_rows // self.batch_size)
         rows = (
@@ -88,13 +89,16 @@ class OnDisk:
         """From some step on to the end of its part, with neighbours in this metric until the step `stop`."""
         _, _, first, last = self._place(step)
         waiting, self._next = self._next, None
-        if waiting is not None and waiting[0] == (first, stop):
-            window = waiting[1].result()
-        else:
+        window = None if waiting is None else waiting[1].result()
+        if waiting is None or window is None or waiting[0] != (first, stop):
             window = self._load(step, stop, metric, inducing)
         if last < stop:
             self._next = (last, stop), self._thread.submit(self._load, last, stop, metric, inducing)
         return window
+
+    def close(self) -> None:
+        """End the thread, after what it is at."""
+        self._thread.shutdown(cancel_futures=True)
 
     def _load(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
         # Each thread has a precision of its own.

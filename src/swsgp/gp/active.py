@@ -76,7 +76,7 @@ def nearest_inducing(metric: Covariance, x: Float[Array, "B D"], z: Float[Array,
     metric, x, z = jax.lax.stop_gradient((metric, x, z))
     factors = metric.metric(x.shape[1])
     if factors is None:
-        return largest(metric.matrix(x, z), n)
+        return largest(metric.local().matrix(x, z), n)
     return nearest(x, z, factors, n)
 
 

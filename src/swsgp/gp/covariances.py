@@ -41,6 +41,10 @@ class Covariance(eqx.Module):
         """
         return None
 
+    def local(self) -> "Covariance":
+        """The part that says who is near: all of it, but for linear terms, which are largest far away."""
+        return self
+
     def simple(self, n_columns: int) -> Simple | None:
         """In the form that the compiled operations know; None if it has none."""
         return None
@@ -269,12 +273,15 @@ class Sum(_Pair):
     Beside a linear covariance, whose largest values are at the far end of the data, another says alone who is near.
     """
 
+    def local(self) -> Covariance:
+        if _is_linear(self.first) == _is_linear(self.second):
+            first, second = self.first.local(), self.second.local()
+            return self if first is self.first and second is self.second else Sum(first, second)
+        return self.second.local() if _is_linear(self.first) else self.first.local()
+
     def metric(self, n_columns: int) -> Float[Array, " D"] | None:
-        if isinstance(self.first, Linear):
-            return self.second.metric(n_columns)
-        if isinstance(self.second, Linear):
-            return self.first.metric(n_columns)
-        return super().metric(n_columns)
+        own = self.local()
+        return super().metric(n_columns) if own is self else own.metric(n_columns)
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Scalar:
         return self.first(x, y) + self.second(x, y)
@@ -349,6 +356,17 @@ class Columns(Covariance):
     def _spread(self, values: Float[Array, " C"], n_columns: int) -> Float[Array, " D"]:
         """Values of the columns that are seen, and 0 for the others."""
         return jnp.zeros(n_columns, values.dtype).at[jnp.asarray(self.columns)].set(values)
+
+
+def _is_linear(covariance: Covariance) -> bool:
+    match covariance:
+        case Linear():
+            return True
+        case Columns(base=base):
+            return _is_linear(base)
+        case Product(first=Constant(), second=other) | Product(first=other, second=Constant()):
+            return _is_linear(other)
+    return False
 
 
 def check_columns(covariance: Covariance, n_columns: int) -> None:
