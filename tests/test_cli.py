@@ -73,6 +73,17 @@ def failed(done, message, code=1):
     return True
 
 
+def test_predictions_do_not_go_into_the_folder_that_is_the_table(folder, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.parquet").write_bytes((folder / "test.parquet").read_bytes())
+    done = call("predict", folder / "price.swsgp", tmp_path / "rows", "--out", tmp_path / "rows" / "p.parquet")
+    assert done.returncode == 2
+    assert "name another place" in done.stderr
+    done = call("predict", folder / "price.swsgp", tmp_path / "rows", "--out", tmp_path / "p.parquet")
+    assert done.returncode == 0
+    assert len(pd.read_parquet(tmp_path / "p.parquet")) == 100
+
+
 def test_the_demo_writes_a_picture_and_a_table_and_names_them(tmp_path):
     done = run("demo", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -292,6 +292,8 @@ def predict(
 
     check_format(out)
     _check_output(out, model, table)
+    if Path(table).is_dir() and Path(table).resolve() in out.resolve().parents:
+        raise SettingError(f"--out {out} lies in the folder {table}, which is the table; name another place.")
     if not 0 < coverage < 1:
         raise SettingError(f"coverage must be between 0 and 1, got {coverage}.")
     parts = predictions(table, load(model), keep or [], coverage)
