@@ -352,6 +352,7 @@ def main() -> None:
             row = {"data": name, "system": system, "trouble": "", **dict.fromkeys(COLUMNS, "")}
             rows.append(row | measured_alone(system, name))
             print(rows[-1], flush=True)
+            rows.sort(key=lambda r: (r["data"] not in SETS, r["data"], list(SYSTEMS).index(r["system"])))
             with log.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, row)
                 writer.writeheader()
