@@ -188,9 +188,8 @@ class _Run:
         state, fixed = begin(model, settings)
         self.now = _Anchor(0, state, fixed, 1.0)
         self.before = self.start = self.now
-        self.has_table = _n_neighbors_known(model, settings) is not None
         self.metric: Covariance | None = None
-        self.refresh_at = 0 if self.has_table else NEVER
+        self.refresh_at = NEVER if _n_neighbors_known(model, settings) is None else 0
         self.window: Window | None = None
         self.bad_step, self.n_retries, self.first_jitter = -1, 0, fixed.jitter
         self.warned = False

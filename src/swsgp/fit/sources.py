@@ -51,7 +51,7 @@ class InMemory:
             return Window(0, NEVER, self._x, self._y, None)
         # From the last search on, wherever a run goes on from, so that it finds what it had found; and a step that has
         # to be taken back needs its neighbours, too.
-        first = max(0, min(step, last_refresh(step)) - 1)
+        first = max(0, last_refresh(step) - 1)
         # Past one epoch every row comes up.
         n_steps_of_epoch = -(-self.n_rows // self.batch_size)
         rows = (
@@ -89,9 +89,9 @@ class OnDisk:
         """From some step on to the end of its part, with neighbours in this metric until the step `stop`."""
         _, _, first, last = self._place(step)
         waiting, self._next = self._next, None
-        window = None if waiting is None else waiting[1].result()
-        if waiting is None or window is None or waiting[0] != (first, stop):
-            window = self._load(step, stop, metric, inducing)
+        # Also where it is not what is wanted: two loads at once would write to the same file.
+        ready = {} if waiting is None else {waiting[0]: waiting[1].result()}
+        window = ready.get((first, stop)) or self._load(step, stop, metric, inducing)
         if last < stop:
             self._next = (last, stop), self._thread.submit(self._load, last, stop, metric, inducing)
         return window
