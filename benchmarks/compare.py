@@ -36,6 +36,7 @@ EPOCHS, PEER_SECONDS, MOST_SECONDS = 100, 90.0, 300
 ONE_ROW_TIMES = 100
 # Mean and variance of the target, or the probability of class 1 and nothing.
 Predict = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+Fit = Callable[[np.ndarray, np.ndarray, bool], Predict]
 
 
 def split(name: str) -> tuple[np.ndarray, ...]:
@@ -69,7 +70,7 @@ def swsgp(x: np.ndarray, y: np.ndarray, is_classes: bool) -> Predict:
     return predict
 
 
-def svgp(size: int) -> Callable[[np.ndarray, np.ndarray, bool], Predict]:
+def svgp(size: int) -> Fit:
     """GPyTorch's SVGP: ARD Matérn-5/2, learned inducing inputs, full covariance, batches of 1,024, Adam at 0.01."""
 
     def fit(x: np.ndarray, y: np.ndarray, is_classes: bool) -> Predict:
@@ -77,11 +78,11 @@ def svgp(size: int) -> Callable[[np.ndarray, np.ndarray, bool], Predict]:
         import torch
 
         torch.manual_seed(0)
-        inputs = torch.tensor(x, dtype=torch.float32)
+        inputs = torch.tensor(x, dtype=torch.float32, device=device())
         q = gpytorch.variational.CholeskyVariationalDistribution(size)
         start = inputs[torch.randperm(len(x))[:size]].clone()
         kind = gpytorch.variational.VariationalStrategy
-        model = _gpytorch_model(lambda own: kind(own, start, q, learn_inducing_locations=True), x.shape[1])
+        model = gpytorch_model(lambda own: kind(own, start, q, learn_inducing_locations=True), x.shape[1])
         epoch = lambda: ((rows, model(inputs[rows])) for rows in torch.randperm(len(x)).split(1024))  # noqa: E731
         return _trained(model, epoch, y, is_classes)
 
@@ -94,12 +95,10 @@ def vnngp(x: np.ndarray, y: np.ndarray, is_classes: bool) -> Predict:
     import torch
 
     torch.manual_seed(0)
-    inputs = torch.tensor(x, dtype=torch.float32)
+    inputs = torch.tensor(x, dtype=torch.float32, device=device())
     q = gpytorch.variational.MeanFieldVariationalDistribution(len(x))
     kind = gpytorch.variational.NNVariationalStrategy
-    model = _gpytorch_model(
-        lambda own: kind(own, inputs, q, k=32, training_batch_size=256, jitter_val=1e-3), x.shape[1]
-    )
+    model = gpytorch_model(lambda own: kind(own, inputs, q, k=32, training_batch_size=256, jitter_val=1e-3), x.shape[1])
 
     def epoch() -> Any:
         for _ in range(model.variational_strategy._total_training_batches):
@@ -109,7 +108,15 @@ def vnngp(x: np.ndarray, y: np.ndarray, is_classes: bool) -> Predict:
     return _trained(model, epoch, y, is_classes)
 
 
-def _gpytorch_model(strategy: Callable[[Any], Any], n_columns: int) -> Any:
+def device() -> str:
+    """Where PyTorch computes."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def gpytorch_model(strategy: Callable[[Any], Any], n_columns: int) -> Any:
+    """A sparse GP of GPyTorch: a constant mean, and an ARD Matérn-5/2 covariance."""
     import gpytorch
 
     class Model(gpytorch.models.ApproximateGP):
@@ -128,16 +135,16 @@ def _gpytorch_model(strategy: Callable[[Any], Any], n_columns: int) -> Any:
                 return self.variational_strategy(x=x, prior=False, **options)
             return super().__call__(x, prior=prior, **options)
 
-    return Model()
+    return Model().to(device())
 
 
 def _trained(model: Any, epoch: Callable[[], Any], y: np.ndarray, is_classes: bool) -> Predict:
     import gpytorch
     import torch
 
-    target = torch.tensor(y, dtype=torch.float32)
+    target = torch.tensor(y, dtype=torch.float32, device=device())
     kinds = gpytorch.likelihoods
-    likelihood = kinds.BernoulliLikelihood() if is_classes else kinds.GaussianLikelihood()
+    likelihood = (kinds.BernoulliLikelihood() if is_classes else kinds.GaussianLikelihood()).to(device())
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(y))
     optimiser = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
     start = time.perf_counter()
@@ -160,8 +167,9 @@ def _trained(model: Any, epoch: Callable[[], Any], y: np.ndarray, is_classes: bo
 
     def predict(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         with torch.no_grad(), gpytorch.settings.cholesky_max_tries(6):
-            found = [likelihood(model(part)) for part in torch.tensor(rows, dtype=torch.float32).split(4096)]
-            mean, variance = (torch.cat([getattr(p, name) for p in found]).numpy() for name in ("mean", "variance"))
+            parts = torch.tensor(rows, dtype=torch.float32, device=device()).split(4096)
+            found = [likelihood(model(part)) for part in parts]
+            mean, variance = (torch.cat([getattr(p, k) for p in found]).cpu().numpy() for k in ("mean", "variance"))
         return mean.astype(float), None if is_classes else variance.astype(float)
 
     return predict
@@ -204,7 +212,7 @@ def boosting(x: np.ndarray, y: np.ndarray, is_classes: bool) -> Predict:
 
 
 # The function of each, and the package that it needs.
-SYSTEMS: dict[str, tuple[Callable[[np.ndarray, np.ndarray, bool], Predict], str]] = {
+SYSTEMS: dict[str, tuple[Fit, str]] = {
     "swsgp": (swsgp, "swsgp"),
     **{f"GPyTorch SVGP-{size}": (svgp(size), "gpytorch") for size in (256, 1024, 2048)},
     "GPyTorch VNNGP": (vnngp, "gpytorch"),

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compare import device, gpytorch_model
 
 import swsgp
 from swsgp.experiments.systems import Curve, Fold, figure_of_curves, fold
@@ -133,38 +134,29 @@ def peer(
     import gpytorch
     import torch
 
-    class Model(gpytorch.models.ApproximateGP):
-        def __init__(self, z: torch.Tensor):
-            q = gpytorch.variational.CholeskyVariationalDistribution(len(z))
-            kind = getattr(gpytorch.variational, strategy)
-            super().__init__(kind(self, z, q, learn_inducing_locations=True))
-            self.mean_module = gpytorch.means.ConstantMean()
-            kernel = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=z.shape[1])
-            self.covar_module = gpytorch.kernels.ScaleKernel(kernel)
-
-        def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
     torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    inputs, target = (torch.tensor(part, dtype=torch.float32, device=device) for part in (x, y))
-    likelihood = gpytorch.likelihoods.BernoulliLikelihood().to(device)
-    model = Model(inputs[torch.randperm(len(x))[:1024]].clone()).to(device)
+    inputs, target = (torch.tensor(part, dtype=torch.float32, device=device()) for part in (x, y))
+    likelihood = gpytorch.likelihoods.BernoulliLikelihood().to(device())
+    start = inputs[torch.randperm(len(x))[:1024]].clone()
+    q = gpytorch.variational.CholeskyVariationalDistribution(1024)
+    kind = getattr(gpytorch.variational, strategy)
+    model = gpytorch_model(lambda own: kind(own, start, q, learn_inducing_locations=True), x.shape[1])
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(x))
     optimiser = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
 
     def step(size: int) -> None:
-        rows = torch.randint(len(inputs), (size,), device=device)
+        rows = torch.randint(len(inputs), (size,), device=device())
         optimiser.zero_grad()
         with gpytorch.settings.cholesky_max_tries(6):
             (-bound(model(inputs[rows]), target[rows])).backward()
         optimiser.step()
-        torch.cuda.synchronize() if device == "cuda" else None
+        if device() == "cuda":
+            torch.cuda.synchronize()
 
     def predict(x: np.ndarray) -> np.ndarray:
         model.eval()
         with torch.no_grad():
-            parts = torch.tensor(x, dtype=torch.float32, device=device).split(8192)
+            parts = torch.tensor(x, dtype=torch.float32, device=device()).split(8192)
             found = torch.cat([likelihood(model(part)).mean for part in parts])
         model.train()
         return found.cpu().numpy().astype(np.float64)
