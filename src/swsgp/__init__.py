@@ -30,6 +30,7 @@ _HOMES = {
     "swsgp.gp.likelihoods": ("Bernoulli", "Gaussian", "Poisson", "Softmax", "StudentT"),
     "swsgp.gp.model": ("SparseGP", "bound", "create"),
     "swsgp.gp.prediction": ("Predictor",),
+    "swsgp.processes": ("join",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

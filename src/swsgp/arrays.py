@@ -76,8 +76,12 @@ def to_power_of_two(rows: np.ndarray) -> np.ndarray:
 
 def padded(rows: np.ndarray) -> np.ndarray:
     """Rows with zeros after them, up to one of few lengths, so that few programs are compiled; at most an eighth."""
-    step = 1 << max(0, (len(rows) - 1).bit_length() - 3)
-    return np.pad(rows, ((0, -len(rows) % step), *((0, 0),) * (rows.ndim - 1)))
+    return np.pad(rows, ((0, padded_length(len(rows)) - len(rows)), *((0, 0),) * (rows.ndim - 1)))
+
+
+def padded_length(n: int) -> int:
+    """The length that so many rows are padded to."""
+    return n + -n % (1 << max(0, (n - 1).bit_length() - 3))
 
 
 def check_finite(array: np.ndarray, names: list[str], what: str) -> None:

@@ -45,7 +45,10 @@ def main() -> None:
         if debug:
             raise
         _say(_one_line(error))
-        sys.exit(2 if isinstance(error, SettingError) else 1)
+        code = 2 if isinstance(error, SettingError) else 1
+        if "swsgp.processes" in sys.modules:
+            sys.modules["swsgp.processes"].fail(code)
+        sys.exit(code)
 
 
 def _say(text: str) -> None:
@@ -184,6 +187,18 @@ def fit(
             help="Read Parquet or Arrow files in parts, with this much memory for rows at most, such as 500MB."
         ),
     ] = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed", help="This is one of several processes that train together, each started by this command."
+        ),
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(help="Where the first process is, as 10.0.0.1:9876; under SLURM and Open MPI this is known."),
+    ] = None,
+    n_processes: Annotated[int | None, typer.Option("--processes", help="How many processes there are.")] = None,
+    process: Annotated[int | None, typer.Option(help="Which of them this is, from 0.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes all that is random.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -197,21 +212,35 @@ def fit(
 
         swsgp fit s3://bucket/flights --target late --max-memory 2GB --out late.swsgp
 
+        srun swsgp fit flights --target late --distributed --out late.swsgp
+
     While it runs, OUT.checkpoint holds the state; Ctrl-C keeps the model so far, and --resume goes on.
     """
+    from swsgp import processes
     from swsgp.data.table_files import input_names, read_table
     from swsgp.estimators.classifier import SWSGPClassifier
     from swsgp.estimators.regressor import SWSGPRegressor
     from swsgp.fit.defaults import OTHER_SYSTEMS
     from swsgp.streams import is_classification, values_of
 
-    _check_output(out, table)
     checkpoint = out.with_name(out.name + ".checkpoint")
     has_checkpoints = model_kind not in OTHER_SYSTEMS
-    if checkpoint.exists() and not resume:
-        raise SettingError(f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it.")
-    if has_checkpoints and resume and not checkpoint.exists():
-        _say(f"there is no {checkpoint}; training starts anew.")
+
+    def check_files() -> None:
+        _check_output(out, table)
+        if checkpoint.exists() and not resume:
+            raise SettingError(
+                f"{checkpoint} is there from an interrupted run; go on from it with --resume, or remove it."
+            )
+        if has_checkpoints and resume and not checkpoint.exists():
+            _say(f"there is no {checkpoint}; training starts anew.")
+
+    if distributed:
+        processes.join(coordinator, n_processes, process)
+    elif (coordinator, n_processes, process) != (None, None, None):
+        raise SettingError("--coordinator, --processes and --process go with --distributed.")
+    processes.in_first(check_files)
+    quiet = quiet or not processes.is_first()
     names = input_names(table, target, include or [], exclude or [])
     if max_memory is None:
         rows = read_table(table, [*names, target])
@@ -259,6 +288,10 @@ def fit(
             _say(f"interrupted before there was a model{way_on}.")
             _leave(INTERRUPTED)
         interrupted = True
+    if not processes.is_first():
+        if interrupted:
+            _leave(INTERRUPTED)
+        return
     model.save(out)
     summary = printing.summary(model, out)
     typer.echo(json_format.dumps(summary) if json else printing.as_lines(summary))

@@ -13,47 +13,67 @@ from swsgp.files import replacing
 class Store:
     """Scaled rows, shuffled into parts, each in a file of its own in one folder.
 
-    Each part has rows from all over the table. Arrays that belong to a part may be kept beside it.
+    Each part has rows from all over the table, about as many of one lane (see `RowStream`) as of another: `sizes` has a
+    row for each part and a column for each lane. A store has the rows of the lanes `own` alone, if there are other
+    processes that have the others. Arrays that belong to a part may be kept beside it.
     """
 
-    def __init__(self, folder: Path, sizes: list[int], n_columns: int, precision: str, digest: str):
-        self.sizes, self.precision, self.digest = sizes, precision, digest
+    def __init__(self, folder: Path, sizes: np.ndarray, own: range, n_columns: int, precision: str, digest: str):
+        self.sizes, self.own, self.precision, self.digest = sizes, own, precision, digest
         self._folder, self._n_columns = folder, n_columns
 
     @classmethod
     def write(
-        cls, folder: Path, rows: Iterable[tuple[np.ndarray, np.ndarray]], n_parts: int, precision: str, seed: int
+        cls,
+        folder: Path,
+        rows: Iterable[tuple[np.ndarray, np.ndarray]],
+        n_parts: int,
+        precision: str,
+        seed: int,
+        n_lanes: int = 1,
+        own: range | None = None,
     ) -> "Store":
-        """Make one of rows (x, y) that come in blocks."""
+        """Make one of all rows (x, y), which come in blocks."""
+        own = range(n_lanes) if own is None else own
         rng = np.random.default_rng((seed, 7))
-        sizes, digest, n_columns, n_seen = np.zeros(n_parts, dtype=int), hashlib.blake2b(digest_size=16), 0, 0
-        digest.update(str(n_parts).encode())
+        sizes, digest, n_columns, n_seen = np.zeros((n_parts, n_lanes), int), hashlib.blake2b(digest_size=16), 0, 0
+        digest.update(f"{n_parts} {n_lanes}".encode())
         for x, y in rows:
-            block = np.concatenate([x, y[:, None]], axis=1).astype(precision)
+            lane = np.arange(n_seen, n_seen + len(x)) % n_lanes
+            block = np.concatenate([x, y[:, None], lane[:, None]], axis=1).astype(precision)
             n_columns = x.shape[1]
             digest.update(block.tobytes())
-            # Dealt out evenly, in random order.
-            to = rng.permutation(np.arange(n_seen, n_seen + len(block)) % n_parts)
             n_seen += len(block)
-            order = np.argsort(to, kind="stable")
-            counts = np.bincount(to, minlength=n_parts)
-            for part, own in enumerate(np.split(block[order], np.cumsum(counts)[:-1])):
+            to = np.empty(len(block), int)
+            for number in range(n_lanes):
+                # Dealt out evenly, in random order.
+                dealt = sizes[:, number].sum() + np.arange((lane == number).sum())
+                to[lane == number] = rng.permutation(dealt % n_parts)
+                sizes[:, number] += np.bincount(to[lane == number], minlength=n_parts)
+            kept = np.isin(lane, own)
+            block, to = block[kept], to[kept]
+            ends = np.cumsum(np.bincount(to, minlength=n_parts))
+            for part, rows_of_part in enumerate(np.split(block[np.argsort(to, kind="stable")], ends[:-1])):
                 # One file at a time is open: there may be thousands.
                 with _file(folder, part).open("ab") as file:
-                    file.write(own.tobytes())
-            sizes += counts
-        return cls(folder, [int(size) for size in sizes], n_columns, precision, digest.hexdigest())
+                    file.write(rows_of_part.tobytes())
+        return cls(folder, sizes, own, n_columns, precision, digest.hexdigest())
 
     @property
     def n_rows(self) -> int:
-        return sum(self.sizes)
+        """Of all lanes."""
+        return int(self.sizes.sum())
+
+    def n_own(self, number: int) -> int:
+        """Rows of a part that this store has."""
+        return int(self.sizes[number, self.own].sum())
 
     def part(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """x and y of a part."""
-        rows = self._read(
-            _file(self._folder, number), np.dtype(self.precision), (self.sizes[number], self._n_columns + 1)
-        )
-        return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1])
+        """x and y of a part, lane after lane."""
+        shape = (self.n_own(number), self._n_columns + 2)
+        rows = self._read(_file(self._folder, number), np.dtype(self.precision), shape)
+        rows = rows[np.argsort(rows[:, -1], kind="stable")]
+        return np.ascontiguousarray(rows[:, :-2]), np.ascontiguousarray(rows[:, -2])
 
     def keep(self, number: int, array: np.ndarray) -> None:
         """Put int32 numbers (rows of the part, H) beside a part, in the place of those that are there."""
@@ -62,7 +82,7 @@ class Store:
 
     def kept(self, number: int, width: int) -> np.ndarray:
         """The numbers that are beside a part."""
-        return self._read(_file(self._folder, number, "kept"), np.dtype(np.int32), (self.sizes[number], width))
+        return self._read(_file(self._folder, number, "kept"), np.dtype(np.int32), (self.n_own(number), width))
 
     @staticmethod
     def _read(path: Path, dtype: np.dtype, shape: tuple[int, int]) -> np.ndarray:

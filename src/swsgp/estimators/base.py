@@ -12,6 +12,7 @@ from rich.console import Console
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from swsgp import processes
 from swsgp.data.overview import Overview
 from swsgp.data.scaling import Scaling
 from swsgp.data.tables import name_of
@@ -240,7 +241,7 @@ class SWSGPBase(LearnsFromTables):
 
     def _train(self: S, start: Fitted, x: np.ndarray, y: np.ndarray, checkpoint: Any, resume: bool) -> S:
         chosen = start.record["settings"]
-        if self.verbose:
+        if self.verbose and processes.is_first():
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from swsgp import processes
+from swsgp.data.batches import n_lanes_of
 from swsgp.data.overview import Overview, complete_parts, look, n_bytes_of, rows_for
 from swsgp.data.stores import Store
 from swsgp.data.table_files import Table, input_names, is_in_parts
@@ -23,6 +25,7 @@ from swsgp.errors import DataError, SettingError
 from swsgp.estimators.base import SWSGPBase, seed_of
 from swsgp.estimators.training import Outcome, climb_from, solve
 from swsgp.fit.defaults import OTHER_SYSTEMS
+from swsgp.fit.shards import Shards
 from swsgp.fitted import Fitted
 
 
@@ -58,7 +61,7 @@ def fit_file(
         held, apart = (x[:n], y[:n]), overview.places[:n]
     with _folder(workspace) as folder:
         rows = _scaled_rows(model, start, overview, table, names, target, limit, apart)
-        store = _stored(folder, rows, overview.n_rows, x.shape[1], chosen, limit, seed)
+        store = _stored(folder, rows, overview.n_rows - len(apart), x.shape[1], chosen, limit, seed)
         done: Outcome
         if chosen["solves"]:
             done = solve(start, x, y, checkpoint, resume, verbose, store)
@@ -109,20 +112,22 @@ def _stored(
     Rows and neighbours are there as they were read, padded, and where steps are taken.
     """
     size = np.dtype(chosen["precision"]).itemsize
-    n_bytes = 3 * (3 * size * (n_columns + 1) + 12 * chosen["n_neighbors"])
-    needed, free = n_rows * (size * (n_columns + 1) + 4 * chosen["n_neighbors"]), shutil.disk_usage(folder).free
-    if needed > free:
+    n_bytes = 3 * (3 * size * (n_columns + 2) + 12 * chosen["n_neighbors"])
+    on_disk = n_rows / processes.count() * (size * (n_columns + 2) + 4 * chosen["n_neighbors"])
+    free = shutil.disk_usage(folder).free
+    if on_disk > free:
         raise SettingError(
-            f"{n_rows:,} rows take about {needed / 1e9:.1f} GB on disk during training, and {folder} has "
+            f"{n_rows:,} rows take about {on_disk / 1e9:.1f} GB on disk during training, and {folder} has "
             f"{free / 1e9:.1f} GB; name a folder with more room as the workspace."
         )
     in_a_part = rows_for(limit / 2, n_bytes)
-    if in_a_part < min(n_rows, 2 * chosen["batch_size"]):
+    if in_a_part < min(n_rows, 4 * chosen["batch_size"]):
         raise SettingError(
             f"max_memory holds parts of {in_a_part:,} rows, too few for batches of {chosen['batch_size']:,}; raise it."
         )
     n_parts = -(-n_rows // in_a_part)
-    return Store.write(folder, rows, n_parts, chosen["precision"], seed)
+    lanes = Shards(n_lanes_of(n_rows, min(chosen["batch_size"], n_rows)))
+    return Store.write(folder, rows, n_parts, chosen["precision"], seed, lanes.n_lanes, lanes.own_lanes)
 
 
 @contextmanager

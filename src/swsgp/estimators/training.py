@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from swsgp import processes
 from swsgp.baselines.deep_features import fit_deep_features
 from swsgp.baselines.exact import fit_full_gp
 from swsgp.baselines.local_gps import fit_local_gps
@@ -158,6 +159,8 @@ def fit_other_system(
 ) -> Outcome:
     """Train a system that the paper compares with; of the model at the start its covariance and likelihood count."""
     clock, chosen = Clock(), start.record["settings"]
+    if processes.count() > 1:
+        raise SettingError(f"model={chosen['model']!r} trains in one process; leave distributed out.")
     if checkpoint is not None or resume:
         raise SettingError(f"model={chosen['model']!r} has no checkpoints; leave checkpoint and resume out.")
     history: list[Report] = []

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp import processes
 from swsgp.errors import ModelFileError, SettingError
 from swsgp.files import write
 from swsgp.fit.settings import Settings
@@ -18,12 +19,12 @@ from swsgp.fit.step import State
 from swsgp.fit.stopping import Report
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
-from swsgp.serialization import read, read_header, to_bytes
+from swsgp.serialization import from_bytes, read_header, to_bytes
 
 # Seconds between two checkpoints.
 _EVERY = 20.0
-# Another one for each change in what a state is made of.
-_LAYOUT = 2
+# Another one for each change in what a state is made of, or in what the next steps are.
+_LAYOUT = 3
 # Settings that do not change what a step does.
 _MAY_DIFFER = ("progress", "time_budget")
 
@@ -52,7 +53,7 @@ class Checkpoints:
     """The checkpoint file of one run; `run` says which, so that another run does not go on from it."""
 
     def __init__(self, path: Path, run: str):
-        if path.exists() and read_header(path).get("kind") != "checkpoint":
+        if processes.is_first() and path.exists() and read_header(path).get("kind") != "checkpoint":
             raise ModelFileError(f"{path} is not a checkpoint and would be overwritten; name another file.")
         self._path, self._run = path, run
         self._last = time.monotonic()
@@ -63,7 +64,12 @@ class Checkpoints:
             self.save(state, history)
 
     def save(self, state: dict[str, Any], history: Sequence[Report]) -> None:
-        """Replace the file; the one before stays whole until the new one is. `state` has the number of the `step`."""
+        """Replace the file; the one before stays whole until the new one is. `state` has the number of the `step`.
+
+        Of several processes the first one does.
+        """
+        if not processes.is_first():
+            return
         arrays = {name: tuple(jax.tree.leaves(part)) for name, part in state.items()}
         reports = [(r.step, r.seconds, r.bound, np.nan if r.score is None else r.score) for r in history]
         arrays["history"] = (np.array(reports, dtype=np.float64).reshape(-1, 4),)
@@ -75,9 +81,11 @@ class Checkpoints:
 
         A part that was None when it was saved is None again.
         """
-        if not self._path.exists():
+        content = self._path.read_bytes() if processes.is_first() and self._path.exists() else None
+        content = processes.agreed_bytes(content)
+        if content is None:
             return None
-        arrays, header = read(self._path)
+        arrays, header = from_bytes(content, str(self._path))
         if header.get("run") != self._run:
             raise SettingError(
                 f"the checkpoint {self._path} is of another run (other data, settings or version of swsgp); remove it, "

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp import processes
 from swsgp.arrays import pair_for
 from swsgp.data.stores import Store
 from swsgp.errors import FitWarning, SettingError
@@ -19,9 +20,9 @@ from swsgp.fit.progress import ProgressBar
 from swsgp.fit.rows import reach
 from swsgp.fit.settings import Settings
 from swsgp.fit.sources import NEVER, InMemory, OnDisk, Window
-from swsgp.fit.step import Outcome, State, all_finite, begin, run_steps, slowed, whole_model
-from swsgp.fit.stopping import Clock, HeldOut, Reason, Report, reason_to_stop
-from swsgp.gp.active import PerPoint
+from swsgp.fit.step import Outcome, State, all_finite, begin, run_steps, run_steps_on, slowed, whole_model
+from swsgp.fit.stopping import REASONS, Clock, HeldOut, Reason, Report, reason_to_stop
+from swsgp.gp.active import PerPoint, Union
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
 from swsgp.shapes import precision_scope
@@ -94,7 +95,8 @@ def train(
     x, y = pair_for(x, y, model.inducing.shape[1], model.precision)
     model.likelihood.check(y)
     with precision_scope(model.precision):
-        source = InMemory(x, y, settings.batch_size, settings.seed, _n_neighbors_known(model, settings))
+        known = _n_neighbors_known(model, settings), isinstance(model.active, Union)
+        source = InMemory(x, y, settings.batch_size, settings.seed, *known)
     return _train(model, source, (x, y), settings, held_out, n_data, callback, checkpoint, resume)
 
 
@@ -108,7 +110,8 @@ def train_from(
     resume: bool = False,
 ) -> Trained:
     """As `train`, on rows that lie on disk, a part of them in memory at a time."""
-    source = OnDisk(store, settings.batch_size, settings.seed, _n_neighbors_known(model, settings))
+    known = _n_neighbors_known(model, settings), isinstance(model.active, Union)
+    source = OnDisk(store, settings.batch_size, settings.seed, *known)
     name = np.frombuffer(store.digest.encode(), np.uint8)
     try:
         return _train(model, source, (name,), settings, held_out, None, None, checkpoint, resume)
@@ -215,8 +218,11 @@ class _Run:
         clock, first_step = self.clock, self.now.step
         n_steps = 1  # The first dispatch compiles; the ones after it tell how long a step takes.
         reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
-        with ProgressBar(self.settings.steps, self.settings.progress) as bar:
-            while reason is None:
+        with ProgressBar(self.settings.steps, self.settings.progress and processes.is_first()) as bar:
+            while True:
+                reason, n_steps = self._agreed(reason, n_steps)
+                if reason is not None:
+                    return reason
                 self._refresh_neighbours()
                 n_steps = min(n_steps, self.chunk, *self._steps_to_next_event())
                 started = clock.seconds
@@ -240,7 +246,12 @@ class _Run:
                     self.checkpoints.save_now_and_then(vars(self.snapshot), self.history)
                 if self.callback is not None and self.callback(report, self.model):
                     reason = reason or "callback"
-        return reason
+
+    @staticmethod
+    def _agreed(reason: Reason | None, n_steps: int) -> tuple[Reason | None, int]:
+        """What the first process has decided by its clock."""
+        place, n_steps = processes.agreed(np.array([REASONS.index(reason), n_steps])).tolist()
+        return REASONS[place], n_steps
 
     def go_on(self, checkpoints: Checkpoints) -> None:
         """Take up the run that the checkpoint is of, if there is one."""
@@ -314,25 +325,20 @@ class _Run:
 
     def _steps(self, start: _Anchor, n_steps: int) -> Outcome:
         window = self._window_at(start.step)
-        batches = np.zeros((self.chunk, self.source.batch_size), dtype=np.int32)
-        batches[:n_steps] = self.source.batches(start.step, n_steps)
+        batches = self.source.batches(start.step, n_steps)
+        batches = np.pad(batches, ((0, self.chunk - n_steps), (0, 0)))
         dtype = window.x.dtype
         rates, next_reach = start.rate_factor * self.settings.rates(start.step, self.chunk), None
         if start.state.rows is not None:
-            next_reach = jnp.asarray(start.rate_factor * reach(self.settings, start.step + 1, self.chunk), dtype)
-        return run_steps(
-            start.state,
-            start.fixed,
-            window.x,
-            window.y,
-            window.neighbours,
-            jnp.asarray(batches),
-            jnp.asarray(rates, dtype),
-            next_reach,
-            jnp.asarray(n_steps, jnp.int32),
-            jnp.asarray(self.n_data, dtype),
-            jnp.asarray(self.settings.kl_scale, dtype),
-        )
+            next_reach = (start.rate_factor * reach(self.settings, start.step + 1, self.chunk)).astype(dtype)
+        counts = np.int32(n_steps), np.asarray(self.n_data, dtype), np.asarray(self.settings.kl_scale, dtype)
+        shards = self.source.shards
+        state, fixed, *pace = shards.everywhere((start.state, start.fixed, rates.astype(dtype), next_reach, *counts))
+        steps = run_steps if shards.mesh is None else run_steps_on(shards.mesh)
+        with processes.waiting():
+            outcome = steps(state, fixed, window.x, window.y, window.neighbours, shards.split(batches, axis=1), *pace)
+        here: Outcome = shards.here(outcome)
+        return here
 
     def _first_bad_step(self, outcome: Outcome, n_steps: int) -> int | None:
         n_good = int(outcome.n_good)

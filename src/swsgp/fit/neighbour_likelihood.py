@@ -14,7 +14,8 @@ learned, too; what they say about $f_n$ is put to the test by the true likelihoo
 Student's t observations stand for themselves, cut off far out, with the variance of the noise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,10 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, PartitionSpec
 
+from swsgp import processes
 from swsgp.arrays import padded
 from swsgp.data.batches import RowStream
 from swsgp.fit.settings import Settings
+from swsgp.fit.shards import AXIS, Shards
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
@@ -99,7 +103,6 @@ def log_conditionals(
     return jax.vmap(likelihood.log_predictive)(data.y[rows], hyper.offset + mean, variance)
 
 
-@jit
 def _steps(
     learned: Hyper,
     moments: Any,
@@ -111,7 +114,10 @@ def _steps(
     n_steps: Int[Array, ""],
     jitter: Scalar,
     centre: Float[Array, " Q"],
+    axis: str | None = None,
 ) -> tuple[Hyper, Any, Scalar]:
+    """With an axis this is one of several devices, each with a share of every batch; all take the same steps."""
+
     def loss(learned: Hyper, rows: Array, near: Array) -> Array:
         log_p = log_conditionals(eqx.combine(learned, fixed), data, rows, near, jitter)
         drift = jnp.sum((learned.offset - centre) ** 2)
@@ -120,6 +126,8 @@ def _steps(
     def step(i: Array, carry: tuple[Hyper, Any, Scalar]) -> tuple[Hyper, Any, Scalar]:
         learned, moments, total = carry
         value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i], neighbours[i])
+        if axis:
+            value, gradient = jax.lax.pmean((value, gradient), axis)
         # A factor that fails spoils one batch, not the run.
         gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value) & jnp.isfinite(g), g, 0.0), gradient)
         updates, moments = ADAM.update(gradient, moments)
@@ -127,6 +135,19 @@ def _steps(
         return learned, moments, total - jnp.where(jnp.isfinite(value), value, 0.0)
 
     return jax.lax.fori_loop(0, n_steps, step, (learned, moments, jnp.zeros((), data.x.dtype)))
+
+
+_steps_here = jit(_steps)
+
+
+@cache
+def _steps_on(mesh: Mesh) -> Callable[..., tuple[Hyper, Any, Scalar]]:
+    """On several devices: batches and their neighbours are divided, all else is on every device."""
+    columns, all_of_it = PartitionSpec(None, AXIS), PartitionSpec()
+    specs = (*(all_of_it,) * 4, columns, columns, *(all_of_it,) * 4)
+    return jit(
+        jax.shard_map(partial(_steps, axis=AXIS), mesh=mesh, in_specs=specs, out_specs=all_of_it, check_vma=False)
+    )
 
 
 class Run(NamedTuple):
@@ -153,27 +174,29 @@ def learn(
     """
     x = np.asarray(data.x)
     stream = RowStream(len(x), settings.batch_size, settings.seed)
+    shards = Shards(stream.n_lanes)
+    steps = _steps_here if shards.mesh is None else _steps_on(shards.mesh)
     fixed = eqx.filter(hyper, eqx.is_inexact_array, inverse=True)
-    rows = Rows(*(jnp.asarray(padded(np.asarray(part))) for part in data))
+    # Any row may be a neighbour: every device has them all.
+    rows = Rows(*shards.everywhere([padded(np.asarray(part)) for part in data]))
     learned, moments, step = run
     while step < settings.steps:
         n_steps = min(_AT_ONCE, settings.steps - step)
-        batches = stream.batches(step, n_steps)
+        batches = shards.of_batches(stream.batches(step, n_steps))
         neighbours = other_rows(eqx.combine(learned, fixed).covariance, x, batches, n_neighbors)
         rates = settings.rates(step, n_steps).astype(x.dtype)
         pad = _AT_ONCE - n_steps
-        learned, moments, total = _steps(
-            learned,
-            moments,
-            fixed,
-            rows,
-            np.pad(batches, ((0, pad), (0, 0))),
-            np.pad(neighbours, ((0, pad), (0, 0), (0, 0))),
-            np.pad(rates, (0, pad)),
-            jnp.asarray(n_steps, jnp.int32),
-            jnp.asarray(jitter, x.dtype),
-            hyper.offset,
-        )
+        batches, neighbours = (np.pad(part, ((0, pad), *((0, 0),) * (part.ndim - 1))) for part in (batches, neighbours))
+        numbers = np.pad(rates, (0, pad)), np.int32(n_steps), np.asarray(jitter, x.dtype), hyper.offset
+        with processes.waiting():
+            outcome = steps(
+                *shards.everywhere((learned, moments, fixed)),
+                rows,
+                shards.split(batches, axis=1),
+                shards.split(neighbours, axis=1),
+                *shards.everywhere(numbers),
+            )
+        learned, moments, total = shards.here(outcome)
         step += n_steps
         yield Run(learned, moments, step), float(total) / n_steps
 

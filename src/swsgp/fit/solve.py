@@ -35,6 +35,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from threadpoolctl import threadpool_limits
 
+from swsgp import processes
 from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.errors import FitWarning, SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
@@ -65,7 +66,8 @@ _LEAST_WEIGHT = 1e-6
 class System:
     """What one pass over the data makes of them; see the formulas of this module.
 
-    `prior` is the upper triangle of Σ K⁻¹, so that P is κ/N times as much; `log_det` is Σ log|K|.
+    `prior` is the upper triangle of Σ K⁻¹, so that P is κ/N times as much; `log_det` is Σ log|K|. If the system is
+    `shared`, these are of the rows of this process, and all sums over rows are completed by those of the others.
     """
 
     a: sparse.csr_matrix
@@ -73,10 +75,15 @@ class System:
     remainder: Float[np.ndarray, " N"]
     prior: sparse.csr_matrix
     log_det: float
+    shared: bool = False
+
+    def total(self, of_rows: np.ndarray) -> np.ndarray:
+        """A sum over rows, with those of other processes."""
+        return processes.summed(of_rows) if self.shared else of_rows
 
     @cached_property
-    def gram(self) -> Float[np.ndarray, "G G"]:
-        return self.features.T @ self.features
+    def n_rows(self) -> int:
+        return int(self.total(np.asarray(self.a.shape[0])))
 
     @cached_property
     def squares(self) -> sparse.csr_matrix:
@@ -84,21 +91,28 @@ class System:
 
     @cached_property
     def prior_diagonal(self) -> Float[np.ndarray, " M"]:
+        return self.total(self._own_diagonal)
+
+    @cached_property
+    def _own_diagonal(self) -> Float[np.ndarray, " M"]:
         return self.prior.diagonal()
 
     @cached_property
     def counts(self) -> Float[np.ndarray, " M"]:
         """How many rows use each inducing variable."""
-        return np.bincount(self.a.indices, minlength=self.a.shape[1]).astype(np.float64)
+        return self.total(np.bincount(self.a.indices, minlength=self.a.shape[1]).astype(np.float64))
 
     def prior_times(self, v: np.ndarray) -> np.ndarray:
-        """(Σ K⁻¹) v, from its upper triangle."""
-        diagonal = self.prior_diagonal if v.ndim == 1 else self.prior_diagonal[:, None]
+        """(Σ K⁻¹) v over the rows of this process, from its upper triangle."""
+        diagonal = self._own_diagonal if v.ndim == 1 else self._own_diagonal[:, None]
         return self.prior @ v + self.prior.T @ v - diagonal * v
 
 
-def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
-    """One pass over the rows, in blocks, for a model whose rows have active sets of their own."""
+def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) -> System:
+    """One pass over the rows, in blocks, for a model whose rows have active sets of their own.
+
+    With `shared` these are the rows of this process, beside those of others.
+    """
     n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
     n_landmarks = 0 if model.landmarks is None else len(model.landmarks.inputs)
     # The weights and their squares, the features, and the prior part, whose rows have several times H numbers.
@@ -132,7 +146,7 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"]) -> System:
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
     weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
-    return System(weights_of_rows, seen, remainder, prior.total(), log_det)
+    return System(weights_of_rows, seen, remainder, prior.total(), log_det, shared)
 
 
 class SparseSum:
@@ -209,40 +223,64 @@ def solve(
 def _solve_one(
     system: System, kl_scale: float, omega: np.ndarray, omega_t: np.ndarray, overall: np.ndarray, mean: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    scale, n = kl_scale / system.a.shape[0], len(overall)
+    scale, n = kl_scale / system.n_rows, len(overall)
     phi, a = system.features, system.a
-    is_constant = np.ptp(omega) == 0.0
-    gram = omega[0] * system.gram if is_constant else phi.T @ (omega[:, None] * phi)
-    cov = np.linalg.inv(np.eye(n) + gram)
-    diagonal = np.maximum(scale * system.prior_diagonal + system.squares.T @ omega, 1e-300)
+    cov = np.linalg.inv(np.eye(n) + system.total(phi.T @ (omega[:, None] * phi)))
+    diagonal = np.maximum(scale * system.prior_diagonal + system.total(system.squares.T @ omega), 1e-300)
 
     def times(v: np.ndarray) -> np.ndarray:
         reweighted = omega * (phi @ v[:n] + a @ v[n:])
-        return np.concatenate([v[:n] + phi.T @ reweighted, scale * system.prior_times(v[n:]) + a.T @ reweighted])
+        own = np.concatenate([phi.T @ reweighted, scale * system.prior_times(v[n:]) + a.T @ reweighted])
+        return system.total(own) + np.pad(v[:n], (0, len(own) - n))
 
     def before(v: np.ndarray) -> np.ndarray:
         return np.concatenate([cov @ v[:n], v[n:] / diagonal])
 
-    shape = (n + len(mean),) * 2
+    right = system.total(np.concatenate([phi.T @ omega_t, a.T @ omega_t]))
+    found = conjugate_gradients(times, right, np.concatenate([overall, mean]), before, system.shared)
+    return found[:n], cov, found[n:], scale * system.counts / diagonal
+
+
+Map = Callable[[np.ndarray], np.ndarray]
+
+
+def conjugate_gradients(times: Map, right: np.ndarray, start: np.ndarray, before: Map, shared: bool) -> np.ndarray:
+    """The solution of a symmetric system, preconditioned by `before`.
+
+    If `times` takes all processes the first one leads: the others multiply what it asks for, until it is done.
+    """
+    leads = shared and processes.count() > 1
+    if leads and not processes.is_first():
+        while (asked := processes.agreed(np.zeros(len(right) + 1)))[-1]:
+            times(asked[:-1])
+        return asked[:-1]
+
+    def product(v: np.ndarray) -> np.ndarray:
+        return times(processes.agreed(np.append(v, 1.0))[:-1]) if leads else times(v)
+
+    shape = (len(right),) * 2
     found, n_wanting = cg(
-        LinearOperator(shape, times, dtype=np.float64),
-        np.concatenate([phi.T @ omega_t, a.T @ omega_t]),
-        x0=np.concatenate([overall, mean]),
+        LinearOperator(shape, product, dtype=np.float64),
+        right,
+        x0=start,
         rtol=TOLERANCE,
         maxiter=MAX_ITERATIONS,
         M=LinearOperator(shape, before, dtype=np.float64),
     )
+    if leads:
+        processes.agreed(np.append(found, 0.0))
     if n_wanting:
-        warn_not_converged()
-    return found[:n], cov, found[n:], scale * system.counts / diagonal
+        _warn_not_converged()
+    solution: np.ndarray = found
+    return solution
 
 
-def warn_not_converged() -> None:
+def _warn_not_converged() -> None:
     warnings.warn(
         f"the solve for q(u) has not converged in {MAX_ITERATIONS} iterations; predictions may be poor. "
         "Many rows may be nearly equal: fewer inducing points help.",
         FitWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -294,7 +332,7 @@ def maximise(
         gain = ahead.bound - now.bound
         now, omega, omega_t = ahead, omega_between, omega_t_between
         bounds.append(now.bound)
-        if isinstance(likelihood, Gaussian) or gain < ENOUGH * len(y):
+        if isinstance(likelihood, Gaussian) or gain < ENOUGH * system.n_rows:
             break
     return replace(now.solution, bounds=tuple(bounds))
 
@@ -319,14 +357,16 @@ def _look(
     expected, slope, omega = derivatives(likelihood, y, latent + offset, spread)
     used = system.counts > 0
     twice_kl = (
-        np.sum(mean * system.prior_times(mean))
+        system.total(np.asarray(np.sum(mean * system.prior_times(mean))))
         + np.sum(system.prior_diagonal[used, None] * variance[used])
         - np.sum(system.counts[used, None] * np.log(variance[used]))
-        + likelihood.n_latent * (system.log_det - system.a.nnz)
+        + likelihood.n_latent * system.total(np.asarray(system.log_det - system.a.nnz))
     )
     overall_kl = 0.5 * (np.sum(b**2) + np.sum(np.trace(cov, axis1=1, axis2=2) - np.linalg.slogdet(cov)[1]) - b.size)
-    bound = float(np.sum(expected) - 0.5 * kl_scale / len(y) * twice_kl - overall_kl)
-    return _At(solution, bound, omega, omega * latent + slope)
+    bound = system.total(np.asarray(np.sum(expected))) - 0.5 * kl_scale / system.n_rows * twice_kl - overall_kl
+    # All processes go the same way from here.
+    bound = processes.agreed(bound) if system.shared else bound
+    return _At(solution, float(bound), omega, omega * latent + slope)
 
 
 def moments(system: System, solution: Solution) -> tuple[Float[np.ndarray, "N Q"], Float[np.ndarray, "N Q"]]:

@@ -2,21 +2,23 @@ r"""q(u) in closed form from rows that come in parts: as `solve`, in memory that
 
 A pass over the rows adds up $\sum_n \omega_n a_n a_n^\top$, which is as sparse as P, and $\sum_n \omega_n t_n a_n$,
 with the weights and targets at the q so far; conjugate gradients then need these sums alone. A Gaussian likelihood
-takes one pass, others one for each step. There are no landmarks here.
+takes one pass, others one for each step. There are no landmarks here. Where several processes train together each
+makes the sums of its own rows, and products are added up.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, cg
 from threadpoolctl import threadpool_limits
 
+from swsgp import processes
 from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.data.stores import Store
 from swsgp.fit import solve
-from swsgp.fit.solve import Solution, SparseSum, derivatives, n_neighbors_of, sum_of_blocks
+from swsgp.fit.solve import Solution, SparseSum, conjugate_gradients, derivatives, n_neighbors_of, sum_of_blocks
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.gp.model import SparseGP, prepared
@@ -47,7 +49,10 @@ def parts_of(store: Store, model: SparseGP) -> Callable[[], Iterator[Part]]:
 
 @dataclass
 class _Prior:
-    """Sums over the rows that do not depend on q; see `solve.System`."""
+    """Sums over the rows that do not depend on q; see `solve.System`.
+
+    Sparse ones are over the rows of this process, the others over all, once the pass is over.
+    """
 
     sums: SparseSum
     counts: np.ndarray
@@ -59,11 +64,21 @@ class _Prior:
         """The upper triangle of Σ K⁻¹."""
         return self.sums.total()
 
+    @property
+    def diagonal(self) -> np.ndarray:
+        return processes.summed(self.upper.diagonal())
+
     def add(self, index: np.ndarray, precision: np.ndarray, log_det: np.ndarray) -> None:
         self.sums.add(sum_of_blocks(index, precision, len(self.counts)))
         self.counts += np.bincount(index.ravel(), minlength=len(self.counts))
         self.log_det += float(log_det.sum())
         self.n_rows += len(index)
+
+    def end(self) -> None:
+        """The pass is over."""
+        self.counts = processes.summed(self.counts)
+        log_det, n_rows = processes.summed(np.array([self.log_det, self.n_rows]))
+        self.log_det, self.n_rows = float(log_det), int(n_rows)
 
 
 @dataclass
@@ -99,6 +114,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
     for part in one_pass():
         for x, _, index in _blocks_of(part):
             prior.add(index, *_conditionals(model, x, index, whole=True)[2:])
+    prior.end()
     solution = _start(prior, n_latent)
     now = _sums(model, offset, one_pass(), solution)
     bounds = [_bound(prior, now, solution, kl_scale)]
@@ -146,7 +162,10 @@ def _sums(
                 blocks = (omega[:, q, None] * a)[:, :, None] * a[:, None, :]
                 upper[q].add(sum_of_blocks(index, blocks, n_inducing))
                 targets[:, q] += np.bincount(index.ravel(), (omega_t[:, q, None] * a).ravel(), n_inducing)
-    return _Weighted(total, [own.total() for own in upper], targets)
+    if prior is not None:
+        prior.end()
+    total = float(processes.summed(np.asarray(total)))
+    return _Weighted(total, [own.total() for own in upper], processes.summed(targets))
 
 
 def _blocks_of(part: Part) -> Iterator[Part]:
@@ -165,7 +184,7 @@ def _conditionals(model: SparseGP, x: np.ndarray, index: np.ndarray, whole: bool
 
 def _start(prior: _Prior, n_latent: int) -> Solution:
     unused = prior.counts == 0
-    variance = np.where(unused, 1.0, prior.counts / np.where(unused, 1.0, prior.upper.diagonal()))
+    variance = np.where(unused, 1.0, prior.counts / np.where(unused, 1.0, prior.diagonal))
     return _solution(np.zeros((len(variance), n_latent)), np.tile(variance[:, None], (1, n_latent)))
 
 
@@ -179,18 +198,14 @@ def _solve(prior: _Prior, weighted: _Weighted, kl_scale: float, start: Solution)
     mean, variance = np.empty_like(start.mean), np.empty_like(start.variance)
     for q, upper in enumerate(weighted.upper):
         whole = (scale * prior.upper + upper).tocsr()
-        diagonal = np.maximum(whole.diagonal(), 1e-300)
-        shape = whole.shape
-        mean[:, q], n_wanting = cg(
-            LinearOperator(shape, lambda v, whole=whole: _times(whole, v), dtype=np.float64),
+        diagonal = np.maximum(processes.summed(whole.diagonal()), 1e-300)
+        mean[:, q] = conjugate_gradients(
+            partial(_times_of_all, whole),
             weighted.targets[:, q],
-            x0=start.mean[:, q],
-            rtol=solve.TOLERANCE,
-            maxiter=solve.MAX_ITERATIONS,
-            M=LinearOperator(shape, lambda v, diagonal=diagonal: v / diagonal, dtype=np.float64),
+            start.mean[:, q],
+            partial(np.multiply, 1.0 / diagonal),
+            shared=True,
         )
-        if n_wanting:
-            solve.warn_not_converged()
         # A variable that no row uses keeps its prior.
         variance[:, q] = np.where(prior.counts > 0, scale * prior.counts / diagonal, start.variance[:, q])
     return _solution(mean, variance)
@@ -199,12 +214,17 @@ def _solve(prior: _Prior, weighted: _Weighted, kl_scale: float, start: Solution)
 def _bound(prior: _Prior, at: _Weighted, solution: Solution, kl_scale: float) -> float:
     used, upper, mean, variance = prior.counts > 0, prior.upper, solution.mean, solution.variance
     twice_kl = (
-        np.sum(mean * np.stack([_times(upper, column) for column in mean.T], axis=1))
-        + np.sum(upper.diagonal()[used, None] * variance[used])
+        processes.summed(np.asarray(np.sum(mean * np.stack([_times(upper, column) for column in mean.T], axis=1))))
+        + np.sum(prior.diagonal[used, None] * variance[used])
         - np.sum(prior.counts[used, None] * np.log(variance[used]))
         + mean.shape[1] * (prior.log_det - prior.counts.sum())
     )
-    return float(at.expected - 0.5 * kl_scale / prior.n_rows * twice_kl)
+    # All processes go the same way from here.
+    return float(processes.agreed(np.asarray(at.expected - 0.5 * kl_scale / prior.n_rows * twice_kl)))
+
+
+def _times_of_all(upper: sparse.csr_matrix, v: np.ndarray) -> np.ndarray:
+    return processes.summed(_times(upper, v))
 
 
 def _times(upper: sparse.csr_matrix, v: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp import processes
 from swsgp.arrays import power_of_two_below
 from swsgp.data.batches import split_held_out
 from swsgp.data.stores import Store
@@ -18,7 +19,7 @@ from swsgp.fit.loop import Trained
 from swsgp.fit.neighbour_likelihood import Hyper, Rows, Run
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
-from swsgp.fit.solve import Solution, System, build, log_scores, maximise
+from swsgp.fit.solve import Solution, build, log_scores, maximise
 from swsgp.fit.solve_parts import maximise_parts, parts_of
 from swsgp.fit.stopping import Clock, Reason, Report
 from swsgp.gp.active import PerPoint
@@ -121,7 +122,7 @@ def train_by_solving(
         run, history = Run(**found[0]), found[1]
         clock = Clock(before=history[-1].seconds if history else 0.0)
     try:
-        with ProgressBar(settings.steps, settings.progress) as bar, precision_scope("float32"):
+        with ProgressBar(settings.steps, settings.progress and processes.is_first()) as bar, precision_scope("float32"):
             k = min(_N_NEIGHBORS, power_of_two_below(len(rows) - 1))
             for now, value in neighbour_likelihood.learn(run, hyper, data, settings, k, JITTER["float32"]):
                 run = now
@@ -130,7 +131,7 @@ def train_by_solving(
                 bar.update(report)
                 if checkpoints is not None:
                     checkpoints.save_now_and_then(run._asdict(), history)
-                if settings.time_budget is not None and clock.seconds > 0.5 * settings.time_budget:
+                if settings.time_budget is not None and _is_over(clock, 0.5 * settings.time_budget):
                     reason = "time"
                     break
     except KeyboardInterrupt:
@@ -156,11 +157,18 @@ def train_by_solving(
     return Solved(Trained(model, tuple(history), reason, run.step, clock.seconds), form, tried)
 
 
+def _is_over(clock: Clock, seconds: float) -> bool:
+    """Whether so much time has passed for the first process."""
+    return bool(processes.agreed(np.asarray(clock.seconds > seconds)))
+
+
 def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, precision: str, seed: int) -> SparseGP:
-    """A model with these hyper-parameters, and the best q for all rows."""
-    model, system = _unsolved(learned, x, form, precision, seed)
+    """A model with these hyper-parameters, and the best q for all rows, of which each process has a share."""
+    model = _without_q(learned, x, form, precision, seed)
+    own = slice(processes.number(), None, processes.count())
     with precision_scope("float64"):
-        solution = maximise(system, model.likelihood, np.asarray(model.offset), y, form.kl_scale)
+        system = build(model, x[own], shared=True)
+        solution = maximise(system, model.likelihood, np.asarray(model.offset), y[own], form.kl_scale)
     return _with_solution(model, solution, precision)
 
 
@@ -219,10 +227,10 @@ def _best(
         for form in (form for form in forms if (form.n_landmarks, form.least_noise) == kind):
             smaller = form.for_rows(len(rows), n_rows)
             if start is None:
-                model, system = _unsolved(hyper, x[rows], smaller, "float64", seed)
+                model = _without_q(hyper, x[rows], smaller, "float64", seed)
                 offset = np.asarray(model.offset)
                 with precision_scope("float64"):
-                    judges = build(model, x[held])
+                    system, judges = build(model, x[rows]), build(model, x[held])
             with precision_scope("float64"):
                 start = maximise(system, model.likelihood, offset, y[rows], smaller.kl_scale, start)
                 scores[form] = log_scores(judges, start, model.likelihood, offset, y[held])
@@ -233,7 +241,7 @@ def _best(
     least = _LEAST_GAP if isinstance(hyper.likelihood, Gaussian) else 0.0
     good = [form for form, gap in short.items() if np.mean(gap) <= max(least, np.std(gap) / np.sqrt(len(gap)))]
     chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
-    return chosen, tried
+    return forms[int(processes.agreed(np.asarray(forms.index(chosen))))], tried
 
 
 def _with_enough_noise(scores: dict[Form, np.ndarray], tried: dict[Form, float]) -> dict[Form, np.ndarray]:
@@ -243,15 +251,6 @@ def _with_enough_noise(scores: dict[Form, np.ndarray], tried: dict[Form, float])
         return scores
     gain = max(tried[form] for form in scores) - max(tried[form] for form in careful)
     return careful if gain < _GAIN_OF_LESS_NOISE else {form: s for form, s in scores.items() if not form.least_noise}
-
-
-def _unsolved(
-    learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: str, seed: int
-) -> tuple[SparseGP, System]:
-    """A model with these hyper-parameters in float64, its inducing inputs among the rows, and its system."""
-    model = _without_q(learned, x, form, precision, seed)
-    with precision_scope("float64"):
-        return model, build(model, x)
 
 
 def _without_q(learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: str, seed: int) -> SparseGP:

@@ -4,13 +4,13 @@ from bisect import bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from swsgp.arrays import padded
+from swsgp.arrays import padded_length
 from swsgp.data.batches import RowStream
 from swsgp.data.stores import Store
 from swsgp.fit.neighbours import NeighbourTable, last_refresh
+from swsgp.fit.shards import Shards
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.shapes import Array, precision_scope
@@ -33,17 +33,42 @@ class Window(NamedTuple):
 
 
 class InMemory:
-    """All rows at once. With `n_neighbors`, active sets come from a table; without, a step searches itself."""
+    """All rows at once, each on the device that has its lane.
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, batch_size: int, seed: int, n_neighbors: int | None):
+    With `n_neighbors`, active sets come from a table; without, a step searches itself.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        batch_size: int,
+        seed: int,
+        n_neighbors: int | None,
+        whole_batches: bool = False,
+    ):
         self._stream = RowStream(len(x), batch_size, seed)
         self.n_rows, self.batch_size = len(x), self._stream.batch_size
-        self._x, self._y = jnp.asarray(padded(x)), jnp.asarray(padded(y))
+        self.shards = Shards(self._stream.n_lanes, whole_batches)
+        device = np.arange(len(x)) % self.shards.n_lanes // self.shards.lanes
+        rows = [np.flatnonzero(device == number) for number in self.shards.own]
+        self._ends = np.cumsum([len(part) for part in rows])
+        # The first device has as many rows as any.
+        self._length = padded_length(int((device == 0).sum()))
+        # The rows of this process, device after device, and each one's place among them.
+        self._rows = np.concatenate(rows)
+        self._place = np.zeros(len(x), np.int32)
+        self._place[self._rows] = np.arange(len(self._rows))
+        if self.shards.n_devices > 1:
+            x, y = x[self._rows], y[self._rows]
+        self._x, self._y = self._on_devices(x), self._on_devices(y)
         self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors)
 
     def batches(self, first: int, n_steps: int) -> np.ndarray:
-        """Row numbers in the window of some consecutive steps."""
-        return self._stream.batches(first, n_steps)
+        """The rows of some consecutive steps: for each device of this process, numbers among its own."""
+        own = self._own(first, n_steps).reshape(n_steps, len(self._ends), -1)
+        starts = np.concatenate([[0], self._ends[:-1]]).astype(np.int32)
+        return (own - starts[:, None]).reshape(n_steps, -1)
 
     def window(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
         """From some step on, with neighbours in this metric until the step `stop`."""
@@ -55,35 +80,53 @@ class InMemory:
         # Past one epoch every row comes up.
         n_steps_of_epoch = -(-self.n_rows // self.batch_size)
         rows = (
-            self.batches(first, stop - first).ravel()
+            self._own(first, stop - first).ravel()
             if stop - first < n_steps_of_epoch
-            else np.arange(self.n_rows, dtype=np.int32)
+            else np.arange(len(self._rows), dtype=np.int32)
         )
-        return Window(0, stop, self._x, self._y, jnp.asarray(padded(self._table.refresh(metric, inducing, rows))))
+        return Window(0, stop, self._x, self._y, self._on_devices(self._table.refresh(metric, inducing, rows)))
+
+    def _own(self, first: int, n_steps: int) -> np.ndarray:
+        """The rows of some consecutive steps that this process has, as numbers among its own."""
+        return self._place[self.shards.of_batches(self._stream.batches(first, n_steps))]
+
+    def _on_devices(self, array: np.ndarray) -> Array:
+        return _on_devices(self.shards, np.split(array, self._ends[:-1]), self._length)
 
 
 class OnDisk:
-    """The parts of a store, in another order in each epoch, and the rows of each in another order each time.
+    """The parts of a store, in another order in each epoch, and the rows of each lane in another order each time.
 
     The next part is read, and its neighbours are found, while the steps of one are taken. Neighbours stay on disk
     beside their part until the metric is another.
     """
 
-    def __init__(self, store: Store, batch_size: int, seed: int, n_neighbors: int | None):
-        self.n_rows, self.batch_size = store.n_rows, min(batch_size, min(store.sizes))
+    def __init__(self, store: Store, batch_size: int, seed: int, n_neighbors: int | None, whole_batches: bool = False):
+        n_lanes = store.sizes.shape[1]
+        self.n_rows, self.shards = store.n_rows, Shards(n_lanes, whole_batches)
+        # As many rows of each lane.
+        self._of_lane = min(batch_size // n_lanes, int(store.sizes.min()))
+        self.batch_size = n_lanes * self._of_lane
         self._store, self._seed, self._n_neighbors = store, seed, n_neighbors
         # The rows of a part that do not fill a batch are left out until next time, which will be others.
-        self._steps = [size // self.batch_size for size in store.sizes]
+        self._steps = (store.sizes.min(axis=1) // self._of_lane).tolist()
+        of_devices = store.sizes.reshape(len(store.sizes), -1, self.shards.lanes).sum(axis=2)
+        self._longest = int(of_devices.max())
         self._found: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1)
         self._next: tuple[tuple[int, int], Future[Window]] | None = None
 
     def batches(self, first: int, n_steps: int) -> np.ndarray:
-        """Row numbers in the window of some consecutive steps, which must be of one part."""
+        """The rows of some consecutive steps, which must be of one part, as `InMemory` gives them."""
         epoch, part, start, _ = self._place(first)
-        order = np.random.default_rng((self._seed, epoch, part)).permutation(self._store.sizes[part]).astype(np.int32)
-        offset = (first - start) * self.batch_size
-        return order[offset : offset + n_steps * self.batch_size].reshape(n_steps, self.batch_size)
+        offset, sizes, columns = (first - start) * self._of_lane, self._store.sizes[part], []
+        for lane in self._store.own:
+            order = np.random.default_rng((self._seed, epoch, part, lane)).permutation(sizes[lane])
+            # After the lanes of the same device before it.
+            before = sizes[lane - lane % self.shards.lanes : lane].sum()
+            rows = before + order[offset : offset + n_steps * self._of_lane]
+            columns.append(rows.reshape(n_steps, self._of_lane))
+        return np.concatenate(columns, axis=1).astype(np.int32)
 
     def window(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
         """From some step on to the end of its part, with neighbours in this metric until the step `stop`."""
@@ -108,7 +151,6 @@ class OnDisk:
     def _loaded(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
         _, part, first, last = self._place(step)
         x, y = self._store.part(part)
-        longest = max(self._store.sizes)
         neighbours = None
         if self._n_neighbors is not None and metric is not None:
             if self._found.get(part) == stop:
@@ -117,9 +159,13 @@ class OnDisk:
                 found = SearchInducing(metric, inducing, approximate=True)(x, self._n_neighbors)
                 self._store.keep(part, found)
                 self._found[part] = stop
-            neighbours = jnp.asarray(_longer(found, longest))
+            neighbours = self._on_devices(part, found)
             last = min(last, stop)
-        return Window(first, last, jnp.asarray(_longer(x, longest)), jnp.asarray(_longer(y, longest)), neighbours)
+        return Window(first, last, self._on_devices(part, x), self._on_devices(part, y), neighbours)
+
+    def _on_devices(self, part: int, array: np.ndarray) -> Array:
+        sizes = self._store.sizes[part, self._store.own].reshape(-1, self.shards.lanes).sum(axis=1)
+        return _on_devices(self.shards, np.split(array, np.cumsum(sizes)[:-1]), self._longest)
 
     def _place(self, step: int) -> tuple[int, int, int, int]:
         """The epoch and the part of a step, and the part's first step and the one after its last."""
@@ -136,6 +182,8 @@ class OnDisk:
         )
 
 
-def _longer(array: np.ndarray, length: int) -> np.ndarray:
-    """With rows of 0 at the end, so that all parts share one compiled program."""
-    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), array.dtype)])
+def _on_devices(shards: Shards, parts: list[np.ndarray], length: int) -> Array:
+    """Each device's rows, all with rows of 0 after them up to one length, so that windows share a compiled program."""
+    return shards.split(
+        np.concatenate([np.pad(part, [(0, length - len(part))] + [(0, 0)] * (part.ndim - 1)) for part in parts])
+    )

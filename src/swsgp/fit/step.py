@@ -1,14 +1,18 @@
 """Many optimiser steps in one dispatch."""
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, PartitionSpec
 
 from swsgp.fit.rows import BETA_1, BETA_2, EPSILON, Rows, all_rows, reach
 from swsgp.fit.settings import Settings
+from swsgp.fit.shards import AXIS
 from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP, bound
 from swsgp.gp.variational import Diagonal
@@ -89,13 +93,15 @@ def _run_steps(
     n_steps: Int[Array, ""],
     n_data: Scalar,
     kl_scale: Scalar,
+    axis: str | None = None,
 ) -> Outcome:
     """The first `n_steps` of `batches`, one optimiser step each with its own learning rate.
 
     A loop with a bound known only at run time, so that one compiled program serves every number of steps. The table
     may end with rows that no batch names, so that it serves tables of about the same length, too. Neighbours come
     from a table with a row for each data point, or are searched in every step without one. A state with rows needs the
-    reach of the step after each, too.
+    reach of the step after each, too. With an axis this is one of several devices, each with rows, neighbours and a
+    share of each batch of its own; all take the same steps.
     """
 
     def loss(learned: SparseGP, fixed: SparseGP, index: Array | None, batch: Array) -> Array:
@@ -117,8 +123,13 @@ def _run_steps(
         small = _with_variational(learned, moving.variational)
         constant = eqx.tree_at(lambda m: m.inducing, fixed, fixed.inducing[active])
         value, gradient = value_and_gradient(small, constant, jnp.arange(len(active)).reshape(index.shape), batches[i])
-        rows = rows.moved(active, moving, gradient.variational, next_reach[i])
-        return value, _with_variational(gradient, fixed.variational), rows
+        own, gradient = gradient.variational, _with_variational(gradient, fixed.variational)
+        if axis:
+            # Every device moves the rows of all.
+            share = 1.0 / jax.lax.axis_size(axis)
+            active, own = jax.lax.all_gather((active, jax.tree.map(lambda leaf: share * leaf, own)), axis, tiled=True)
+            moving = rows.moving(active)
+        return value, gradient, rows.moved(active, moving, own, next_reach[i])
 
     def goes_on(carry: tuple[Array, Outcome]) -> Array:
         i, outcome = carry
@@ -131,6 +142,8 @@ def _run_steps(
             value, gradient = value_and_gradient(learned, fixed, index, batches[i])
         else:
             value, gradient, rows = move_rows(rows, learned, i)
+        if axis:
+            value, gradient = jax.lax.pmean((value, gradient), axis)
         updates, moments = ADAM.update(gradient, moments)
         updates = jax.tree.map(lambda u: -rates[i] * u, updates)
         state = State(eqx.apply_updates(learned, updates), moments, rows)
@@ -145,6 +158,17 @@ def _with_variational(model: SparseGP, variational: Any) -> SparseGP:
 
 
 run_steps = jit(_run_steps)
+
+
+@cache
+def run_steps_on(mesh: Mesh) -> Callable[..., Outcome]:
+    """`run_steps` on several devices: rows, neighbours and batches are divided, all else is on every device."""
+    rows, columns, all_of_it = PartitionSpec(AXIS), PartitionSpec(None, AXIS), PartitionSpec()
+    specs = (*(all_of_it,) * 2, *(rows,) * 3, columns, *(all_of_it,) * 5)
+    steps = partial(_run_steps, axis=AXIS)
+    return jit(jax.shard_map(steps, mesh=mesh, in_specs=specs, out_specs=all_of_it, check_vma=False))
+
+
 # The same for several models at once: all but the rates, their number and κ have a leading axis of models.
 run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, None, None, None, 0, None)))
 

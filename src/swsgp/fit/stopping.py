@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from swsgp.gp.model import SparseGP
 from swsgp.gp.prediction import Predictor
 
 Reason = Literal["steps", "time", "patience", "callback", "not finite", "interrupted"]
+REASONS: tuple[Reason | None, ...] = (None, *get_args(Reason))
 
 
 @dataclass(frozen=True)

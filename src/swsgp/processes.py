@@ -1,0 +1,261 @@
+"""Several processes that train one model together, through JAX's distributed runtime.
+
+All call the same functions with the same table, and each does its share: of every batch of rows, of the search for
+neighbours, of the sums of the closed form. The first one decides where clocks or rounding might differ, and writes
+files. Without `join` there is one process, and nothing here does anything.
+"""
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from swsgp.errors import SettingError
+
+# Seconds for all processes to come together.
+_START = 120
+# Seconds between two signs of life; without one for so long a process is taken for dead, and one that is alive may keep
+# the others waiting for so long. The runtime itself ends a process that the first one does not answer.
+_EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 600.0, 40
+# Seconds for which the first process stays on after a failure, so that the others can say what they saw.
+_LAST_WORDS = 3.0
+_WAY_ON = "--resume goes on from the last checkpoint, with any number of processes."
+
+
+def join(coordinator: str | None = None, n_processes: int | None = None, process: int | None = None) -> None:
+    """Make this process one of several that train together; to be called first, in each of them.
+
+    Parameters
+    ----------
+    coordinator
+        Address and port of the first process, as "10.0.0.1:9876". Under SLURM and Open MPI all three are known and may
+        be left out.
+    n_processes, process
+        How many there are, and which one this is, from 0.
+
+    Every `fit` after this is one of all processes, each of which must call it with the same table and settings. A
+    process that dies or hangs ends the others within a minute, with a message that names it.
+    """
+    global _watch
+    if _watch is not None:
+        raise SettingError("this process has joined others already.")
+    try:
+        jax.distributed.initialize(
+            coordinator, n_processes, process, initialization_timeout=_START, heartbeat_timeout_seconds=_RUNTIME
+        )
+    except ValueError as error:
+        raise SettingError(
+            "which processes train together is not known: start them by SLURM or Open MPI, or give each of them the "
+            f"address of the first one, how many they are, and its number ({error})"
+        ) from None
+    except RuntimeError as error:
+        raise SettingError(f"the processes did not come together: {str(error).splitlines()[0]}") from None
+    _watch = _Watch(coordinator)
+    atexit.register(leave)
+    with _without_stdout():
+        agreed(np.zeros(()))
+
+
+def leave() -> None:
+    """Wait for the others to be done, too."""
+    global _watch
+    if _watch is not None:
+        _watch.close()
+        _watch = None
+        with suppress(RuntimeError):
+            jax.distributed.shutdown()
+
+
+def fail(code: int) -> None:
+    """End at once after an error that has been said, if there are other processes, which may wait for this one."""
+    if count() > 1:
+        sys.stderr.flush()
+        if is_first():
+            time.sleep(_LAST_WORDS)
+        os._exit(code)
+
+
+def count() -> int:
+    """How many processes train together."""
+    return 1 if _watch is None else jax.process_count()
+
+
+def number() -> int:
+    """Which of them this is, from 0."""
+    return 0 if _watch is None else jax.process_index()
+
+
+def is_first() -> bool:
+    return number() == 0
+
+
+def agreed(values: np.ndarray) -> np.ndarray:
+    """The first process's numbers, in every process."""
+    if count() == 1:
+        return values
+    with waiting(), jax.enable_x64(True):
+        return np.asarray(multihost_utils.broadcast_one_to_all(values))
+
+
+def in_first(check: Callable[[], None]) -> None:
+    """Do something in the first process alone; if it fails there, the others end, too, and leave the word to it."""
+    error: Exception | None = None
+    if is_first():
+        try:
+            check()
+        except Exception as found:
+            error = found
+    failed = bool(agreed(np.asarray(error is not None)))
+    if error is not None:
+        raise error
+    if failed:
+        os._exit(1)
+
+
+def agreed_bytes(content: bytes | None) -> bytes | None:
+    """The first process's bytes, or None, in every process."""
+    if count() == 1:
+        return content
+    n = int(agreed(np.asarray(-1 if content is None or not is_first() else len(content))))
+    if n < 0:
+        return None
+    own = np.frombuffer(content, np.uint8) if is_first() and content is not None else np.zeros(n, np.uint8)
+    return agreed(own).tobytes()
+
+
+def summed(values: np.ndarray) -> np.ndarray:
+    """The sum of all processes' numbers, in every process."""
+    if count() == 1:
+        return values
+    with waiting(), jax.enable_x64(True):
+        return np.asarray(multihost_utils.process_allgather(values)).sum(axis=0)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Around work that only goes on if all processes take part."""
+    if _watch is None:
+        yield
+        return
+    _watch.wait_from_now()
+    try:
+        yield
+    except Exception:
+        # If another process has ended, the watch says which, and ends this one.
+        time.sleep(_SILENT + 5 * _EVERY)
+        raise
+    _watch.go_on()
+
+
+@contextmanager
+def _without_stdout() -> Iterator[None]:
+    """Libraries that come together say so on standard output, which is for results."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+class _Watch:
+    """A thread that says to the other processes that this one is alive, and ends it if one of them is not.
+
+    Signs of life are numbers in the runtime's own store of keys and values, which the first process keeps. If that one
+    is gone the runtime ends this process itself; a shell then says the last words.
+    """
+
+    def __init__(self, coordinator: str | None):
+        # What jax.distributed.initialize has made; there is no public way to its store.
+        from jax._src import distributed
+
+        self._client: Any = distributed.global_state.client
+        self._me, self._n = jax.process_index(), jax.process_count()
+        self._n_waits = 0
+        self._since: float | None = None
+        self._ended = threading.Event()
+        self._last_words: subprocess.Popen[bytes] | None = None
+        if self._me > 0 and os.name == "posix":
+            where = coordinator or distributed.global_state.coordinator_address
+            words = (
+                f"swsgp: process {self._me} of {self._n} has ended: process 0 (at {where}) died or hangs, or this one "
+                f"was killed. {_WAY_ON}"
+            )
+            command = ["sh", "-c", 'trap "" INT TERM; read -r line || echo "$0" >&2', words]
+            self._last_words = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def wait_from_now(self) -> None:
+        self._n_waits += 1
+        self._since = time.monotonic()
+
+    def go_on(self) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        self._ended.set()
+        self._client.key_value_set(f"swsgp/{self._me}", "left", allow_overwrite=True)
+        self._be_silent()
+
+    def _be_silent(self) -> None:
+        if self._last_words is not None and self._last_words.stdin is not None:
+            with suppress(OSError):
+                self._last_words.stdin.write(b"done\n")
+                self._last_words.stdin.close()
+
+    def _run(self) -> None:
+        beat, started = 0, time.monotonic()
+        heard = {other: (f"0 0 {other}", started) for other in range(self._n) if other != self._me}
+        while not self._ended.wait(_EVERY):
+            beat += 1
+            own = f"{beat} {self._n_waits} {os.getpid()} on {socket.gethostname()}"
+            try:
+                self._client.key_value_set(f"swsgp/{self._me}", own, allow_overwrite=True)
+                values = dict(self._client.key_value_dir_get("swsgp/"))
+            except Exception:
+                if not self._ended.is_set():
+                    self._end("process 0, which keeps the others together, does not answer")
+                return
+            now = time.monotonic()
+            for other, (before, when) in heard.items():
+                value = values.get(f"swsgp/{other}", before)
+                if value != before:
+                    heard[other] = (value, now)
+                elif fault := self._fault(value, now - when, now):
+                    _, _, who = value.partition(" ")[2].partition(" ")
+                    self._end(f"process {other} of {self._n}{f' (process id {who})' if ' on ' in who else ''} {fault}")
+
+    def _fault(self, value: str, silent_for: float, now: float) -> str:
+        waited = 0.0 if self._since is None else now - self._since
+        if value == "left":
+            return "has ended before its work was done" if waited > _SILENT else ""
+        if silent_for > _SILENT:
+            return f"has not answered for {_SILENT:.0f} seconds: it died or hangs"
+        if waited > _LATE and int(value.split()[1]) < self._n_waits:
+            return f"has kept the others waiting for {_LATE / 60:.0f} minutes"
+        return ""
+
+    def _end(self, fault: str) -> None:
+        print(
+            f"swsgp: {fault}. This process ({self._me} of {self._n}) ends, too. {_WAY_ON}",
+            file=sys.stderr,
+            flush=True,
+        )
+        self._be_silent()
+        fail(1)
+
+
+_watch: _Watch | None = None
