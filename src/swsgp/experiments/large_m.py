@@ -32,7 +32,7 @@ LEVELS: dict[str, tuple[dict[str, tuple[tuple[int, ...], int]], int, int, float]
     "full": (FULL, 1_000_000, 300_000, 0.001),
 }
 SVGP_SIZES = {"quick": (128,), "full": (128, 512)}
-# Of SVGP in the full run, everywhere: enough for its scores to stand still, and longer than SWSGP takes.
+# Of SVGP in the full run: its steps take longer, and so many of them about as long as SWSGP's.
 SVGP_STEPS = 100_000
 # Rows of airline in a quick run.
 QUICK_ROWS = 300_000
