@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench bench-gpu bench-growth bench-streaming bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
+.PHONY: demo test check bench bench-gpu bench-growth bench-streaming bench-processes bench-engine bench-predict bench-accuracy bench-study bench-baselines reproduction clean
 
 demo: $(VENV)/installed
 	$(BIN)/swsgp demo
@@ -39,6 +39,9 @@ bench-growth: $(VENV)/installed
 
 bench-streaming: $(VENV)/installed
 	$(BIN)/python benchmarks/streaming.py
+
+bench-processes: $(VENV)/installed
+	$(BIN)/python benchmarks/processes.py
 
 bench-accuracy: $(VENV)/installed-peers
 	$(BIN)/python benchmarks/accuracy.py

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -29,6 +30,7 @@ _START = 120
 _EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 600.0, 40
 # Seconds for which the first process stays on after a failure, so that the others can say what they saw.
 _LAST_WORDS = 3.0
+T = TypeVar("T")
 _WAY_ON = "--resume goes on from the last checkpoint, with any number of processes."
 
 
@@ -99,12 +101,23 @@ def is_first() -> bool:
     return number() == 0
 
 
-def agreed(values: np.ndarray) -> np.ndarray:
+def agreed(values: np.ndarray | float | int) -> np.ndarray:
     """The first process's numbers, in every process."""
+    values = np.asarray(values)
     if count() == 1:
         return values
     with waiting(), jax.enable_x64(True):
         return np.asarray(multihost_utils.broadcast_one_to_all(values))
+
+
+def agreed_arrays(tree: T) -> T:
+    """A model with the first process's arrays: those of others may differ by rounding."""
+    if count() == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(
+        structure, [jnp.asarray(agreed(np.asarray(leaf))) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    )
 
 
 def in_first(check: Callable[[], None]) -> None:
@@ -115,7 +128,7 @@ def in_first(check: Callable[[], None]) -> None:
             check()
         except Exception as found:
             error = found
-    failed = bool(agreed(np.asarray(error is not None)))
+    failed = bool(agreed(error is not None))
     if error is not None:
         raise error
     if failed:
@@ -126,15 +139,16 @@ def agreed_bytes(content: bytes | None) -> bytes | None:
     """The first process's bytes, or None, in every process."""
     if count() == 1:
         return content
-    n = int(agreed(np.asarray(-1 if content is None or not is_first() else len(content))))
+    n = int(agreed(-1 if content is None else len(content)))
     if n < 0:
         return None
     own = np.frombuffer(content, np.uint8) if is_first() and content is not None else np.zeros(n, np.uint8)
     return agreed(own).tobytes()
 
 
-def summed(values: np.ndarray) -> np.ndarray:
+def summed(values: np.ndarray | float | int) -> np.ndarray:
     """The sum of all processes' numbers, in every process."""
+    values = np.asarray(values)
     if count() == 1:
         return values
     with waiting(), jax.enable_x64(True):

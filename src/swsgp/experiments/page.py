@@ -40,8 +40,8 @@ CLAIMS: dict[str, tuple[str, str]] = {
         "0.465 after the paper's million steps, which take six minutes on an H200. The nearest are nearest by the "
         "Matérn part: by the whole covariance, whose linear part is largest at the far end of the data, the same "
         "run ended at an error of 0.403 and an NLL of 0.806. Thousands that stay are ahead of SVGP-128 everywhere and "
-        "of SVGP-512 on wave, query and airline; on protein they are ahead in RMSE and level in NLL, on eeg SVGP-512 is "
-        "ahead (NLL 0.115 against 0.157). Protein with 5,000 is better in NLL than with 10,000. The runs of SVGP "
+        "of SVGP-512 on wave, query and airline; on protein they are ahead in RMSE and level in NLL, on eeg SVGP-512 "
+        "is ahead (NLL 0.115 against 0.157). Protein with 5,000 is better in NLL than with 10,000. The runs of SVGP "
         "shared one GPU with others, which made their seconds longer. The rows that are missing have not been run.",
     ),
     "deep": (

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
@@ -168,7 +169,11 @@ def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Fi
                 panels[row, column].plot(minutes, [point[key] for point in points], marker=".", label=system)
                 panels[row, column].set_ylabel({"rmse": "RMSE", "error": "error", "nll": "NLL"}[key])
         panels[0, column].set_title(name, fontsize=10)
-        panels[0, column].legend(fontsize=7, frameon=False)
         panels[1, column].set_xlabel("minutes of training")
         panels[1, column].set_xscale("log")
+        panels[1, column].xaxis.set_minor_formatter(NullFormatter())
+        panels[1, column].xaxis.set_major_formatter(ScalarFormatter())
+        panels[1, column].xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        # Below the panels: curves may be anywhere in them.
+        panels[1, column].legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     return figure

@@ -55,7 +55,8 @@ class Checkpoints:
     def __init__(self, path: Path, run: str):
         if processes.is_first() and path.exists() and read_header(path).get("kind") != "checkpoint":
             raise ModelFileError(f"{path} is not a checkpoint and would be overwritten; name another file.")
-        self._path, self._run = path, run
+        # What the data are for the first process counts.
+        self._path, self._run = path, (processes.agreed_bytes(run.encode()) or b"").decode()
         self._last = time.monotonic()
 
     def save_now_and_then(self, state: Any, history: Sequence[Report]) -> None:

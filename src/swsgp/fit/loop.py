@@ -151,6 +151,8 @@ def _train(
         with jax.enable_x64(callers_setting):
             return callback(report, model) if callback is not None else None
 
+    with precision_scope(model.precision):
+        model = processes.agreed_arrays(model)
     checkpoints = None
     if checkpoint is not None:
         checkpoints = Checkpoints(Path(checkpoint), run_name(model, settings, *data))

@@ -26,8 +26,8 @@ class Shards:
             raise SettingError("active='union' has one active set for each mini-batch: train it in one process.")
         if n_lanes % n:
             raise SettingError(
-                f"mini-batches cannot be divided evenly among {n} processes: use 2, 4, 8, … of them, a batch_size that is "
-                "a multiple of their number, and 64 rows for each at least."
+                f"mini-batches cannot be divided evenly among {n} processes: use 2, 4, 8, … of them, a batch_size that "
+                "is a multiple of their number, and 64 rows for each at least."
             )
         groups = [_devices_of(number) for number in range(n)] if n > 1 else [jax.local_devices()]
         n_each = 1 if whole_batches else min(power_of_two_below(min(map(len, groups))), n_lanes // n)

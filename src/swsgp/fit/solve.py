@@ -77,13 +77,13 @@ class System:
     log_det: float
     shared: bool = False
 
-    def total(self, of_rows: np.ndarray) -> np.ndarray:
+    def total(self, of_rows: np.ndarray | float | int) -> np.ndarray:
         """A sum over rows, with those of other processes."""
-        return processes.summed(of_rows) if self.shared else of_rows
+        return processes.summed(of_rows) if self.shared else np.asarray(of_rows)
 
     @cached_property
     def n_rows(self) -> int:
-        return int(self.total(np.asarray(self.a.shape[0])))
+        return int(self.total(self.a.shape[0]))
 
     @cached_property
     def squares(self) -> sparse.csr_matrix:
@@ -357,13 +357,13 @@ def _look(
     expected, slope, omega = derivatives(likelihood, y, latent + offset, spread)
     used = system.counts > 0
     twice_kl = (
-        system.total(np.asarray(np.sum(mean * system.prior_times(mean))))
+        system.total(np.sum(mean * system.prior_times(mean)))
         + np.sum(system.prior_diagonal[used, None] * variance[used])
         - np.sum(system.counts[used, None] * np.log(variance[used]))
-        + likelihood.n_latent * system.total(np.asarray(system.log_det - system.a.nnz))
+        + likelihood.n_latent * system.total(system.log_det - system.a.nnz)
     )
     overall_kl = 0.5 * (np.sum(b**2) + np.sum(np.trace(cov, axis1=1, axis2=2) - np.linalg.slogdet(cov)[1]) - b.size)
-    bound = system.total(np.asarray(np.sum(expected))) - 0.5 * kl_scale / system.n_rows * twice_kl - overall_kl
+    bound = system.total(np.sum(expected)) - 0.5 * kl_scale / system.n_rows * twice_kl - overall_kl
     # All processes go the same way from here.
     bound = processes.agreed(bound) if system.shared else bound
     return _At(solution, float(bound), omega, omega * latent + slope)

@@ -164,7 +164,7 @@ def _sums(
                 targets[:, q] += np.bincount(index.ravel(), (omega_t[:, q, None] * a).ravel(), n_inducing)
     if prior is not None:
         prior.end()
-    total = float(processes.summed(np.asarray(total)))
+    total = float(processes.summed(total))
     return _Weighted(total, [own.total() for own in upper], processes.summed(targets))
 
 
@@ -214,13 +214,13 @@ def _solve(prior: _Prior, weighted: _Weighted, kl_scale: float, start: Solution)
 def _bound(prior: _Prior, at: _Weighted, solution: Solution, kl_scale: float) -> float:
     used, upper, mean, variance = prior.counts > 0, prior.upper, solution.mean, solution.variance
     twice_kl = (
-        processes.summed(np.asarray(np.sum(mean * np.stack([_times(upper, column) for column in mean.T], axis=1))))
+        processes.summed(np.sum(mean * np.stack([_times(upper, column) for column in mean.T], axis=1)))
         + np.sum(prior.diagonal[used, None] * variance[used])
         - np.sum(prior.counts[used, None] * np.log(variance[used]))
         + mean.shape[1] * (prior.log_det - prior.counts.sum())
     )
     # All processes go the same way from here.
-    return float(processes.agreed(np.asarray(at.expected - 0.5 * kl_scale / prior.n_rows * twice_kl)))
+    return float(processes.agreed(at.expected - 0.5 * kl_scale / prior.n_rows * twice_kl))
 
 
 def _times_of_all(upper: sparse.csr_matrix, v: np.ndarray) -> np.ndarray:

@@ -110,7 +110,7 @@ def train_by_solving(
     likelihood, precision = model.likelihood, model.precision
     zero = jnp.zeros(())
     offset = jnp.zeros(likelihood.n_latent) if model.offset is None else model.offset
-    hyper = with_precision(Hyper(model.covariance, likelihood, offset, zero, zero), "float32")
+    hyper = processes.agreed_arrays(with_precision(Hyper(model.covariance, likelihood, offset, zero, zero), "float32"))
     stand_ins = _stand_ins(likelihood, y[rows])
     data = Rows(*(jax.device_put(part.astype(np.float32)) for part in (x[rows], y[rows], stand_ins)))
     history: list[Report] = []
@@ -159,7 +159,7 @@ def train_by_solving(
 
 def _is_over(clock: Clock, seconds: float) -> bool:
     """Whether so much time has passed for the first process."""
-    return bool(processes.agreed(np.asarray(clock.seconds > seconds)))
+    return bool(processes.agreed(clock.seconds > seconds))
 
 
 def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, precision: str, seed: int) -> SparseGP:
@@ -167,6 +167,7 @@ def solved(learned: Hyper | SparseGP, x: np.ndarray, y: np.ndarray, form: Form, 
     model = _without_q(learned, x, form, precision, seed)
     own = slice(processes.number(), None, processes.count())
     with precision_scope("float64"):
+        model = processes.agreed_arrays(model)
         system = build(model, x[own], shared=True)
         solution = maximise(system, model.likelihood, np.asarray(model.offset), y[own], form.kl_scale)
     return _with_solution(model, solution, precision)
@@ -178,6 +179,7 @@ def solved_from(
     """The same for rows that lie on disk, with inducing inputs among a sample of them."""
     model = _without_q(learned, sample, form, precision, seed)
     with precision_scope("float64"):
+        model = processes.agreed_arrays(model)
         solution = maximise_parts(model, parts_of(store, model), form.kl_scale)
     return _with_solution(model, solution, precision)
 
@@ -241,7 +243,7 @@ def _best(
     least = _LEAST_GAP if isinstance(hyper.likelihood, Gaussian) else 0.0
     good = [form for form, gap in short.items() if np.mean(gap) <= max(least, np.std(gap) / np.sqrt(len(gap)))]
     chosen = min(good, key=lambda form: (form.n_landmarks, -form.kl_factor))
-    return forms[int(processes.agreed(np.asarray(forms.index(chosen))))], tried
+    return forms[int(processes.agreed(forms.index(chosen)))], tried
 
 
 def _with_enough_noise(scores: dict[Form, np.ndarray], tried: dict[Form, float]) -> dict[Form, np.ndarray]:

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from swsgp.errors import SettingError
 
@@ -52,7 +53,8 @@ def _centres(x: np.ndarray, n: int, seed: int) -> np.ndarray:
     exact = len(x) * n <= _MAX_EXACT
     method = KMeans if exact else MiniBatchKMeans
     options = {"max_iter": 30} if exact else {"batch_size": 4096, "max_iter": 10}
-    with warnings.catch_warnings():
+    # One thread: several add up in an order of chance, and the same seed must give the same centres.
+    with warnings.catch_warnings(), threadpool_limits(1):
         # Repeated rows give fewer different centres than asked for, which is allowed.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return method(n, n_init=1, random_state=seed, **options).fit(x).cluster_centers_.astype(x.dtype)

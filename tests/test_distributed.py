@@ -1,0 +1,234 @@
+"""Several processes on one machine that train one model, and processes that die, hang or are called wrongly."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from swsgp import load, processes
+from swsgp.cli import app
+from swsgp.serialization import read_header
+
+STEPS = [
+    *("--preset", "paper", "--covariance", "diag", "--no-learn-inducing", "--n-inducing", "100", "--n-neighbors", "8"),
+    *("--max-steps", "1500", "--learning-rate", "0.01", "--precision", "float64"),
+]
+# A test has one core, which two processes or devices would fight for.
+ON_ALL_CORES = "import os; hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, range(os.cpu_count()))\n"
+# Faults are noticed sooner, and checkpoints written more often, than is good for users.
+QUICK = f"""{ON_ALL_CORES}
+from swsgp import processes
+from swsgp.cli import main
+from swsgp.fit import checkpoints
+processes._SILENT, processes._RUNTIME, checkpoints._EVERY = 4.0, 10, 0.5
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(1501, 3))
+    f = np.sin(2 * x[:, 0]) + x[:, 1]
+    columns = {f"x{j}": x[:, j] for j in range(3)}
+    pq.write_table(pa.table({**columns, "y": f + 0.1 * rng.normal(size=1501)}), folder / "numbers.parquet")
+    pq.write_table(pa.table({**columns, "y": f + 0.3 * rng.normal(size=1501) > 0}), folder / "classes.parquet")
+    return folder
+
+
+def alone(*arguments):
+    done = CliRunner().invoke(app, ["fit", *map(str, arguments), "--quiet"])
+    assert done.exit_code == 0, done
+
+
+def start(*arguments):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-c", QUICK, "fit", *map(str, arguments), "--quiet", "--distributed"]
+    command += ["--coordinator", address, "--processes", "2", "--process"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [subprocess.Popen([*command, number], **pipes) for number in "01"]
+
+
+def ended(running, timeout=200):
+    try:
+        said = [one.communicate(timeout=timeout) for one in running]
+    except subprocess.TimeoutExpired:
+        stop(running)
+        raise
+    return said, [one.returncode for one in running]
+
+
+def stop(running):
+    for one in running:
+        one.kill()
+        one.communicate()
+
+
+def arrays(path):
+    model = load(path).fitted_.model
+    return model.variational.mean, model.variational.log_std, model.covariance.log_lengthscale
+
+
+@pytest.mark.parametrize("memory", [[], ["--max-memory", "1MB"]])
+def test_two_processes_reach_the_model_that_one_reaches(tables, tmp_path, memory):
+    options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--max-steps", "200", *memory]
+    alone(*options, "--out", tmp_path / "one.swsgp")
+    said, codes = ended(start(*options, "--out", tmp_path / "two.swsgp", "--json"))
+    assert codes == [0, 0], said
+    # The first speaks and writes, the other does neither.
+    assert json.loads(said[0][0])["rows"] == 1501
+    assert said[1] == ("", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.swsgp", "two.swsgp"]
+    for one, two in zip(*(arrays(tmp_path / name) for name in ("one.swsgp", "two.swsgp")), strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("table", "options"), [("numbers", ["--n-landmarks", "20"]), ("classes", ["--max-memory", "2MB"])]
+)
+def test_two_processes_solve_for_what_one_solves_for(tables, tmp_path, table, options):
+    """Hyper-parameters are learned in float32, and conjugate gradients end at a residual of 1e-5."""
+    options = [tables / f"{table}.parquet", "--target", "y", "--n-neighbors", "16", "--max-steps", "60", *options]
+    alone(*options, "--out", tmp_path / "one.swsgp")
+    said, codes = ended(start(*options, "--out", tmp_path / "two.swsgp"))
+    assert codes == [0, 0], said
+    rows = pq.read_table(tables / f"{table}.parquet").drop_columns(["y"])
+    one, two = (load(tmp_path / name) for name in ("one.swsgp", "two.swsgp"))
+    assert one.fitted_.record["settings"] == two.fitted_.record["settings"]
+    predict = "predict" if table == "numbers" else "predict_proba"
+    np.testing.assert_allclose(*(getattr(model, predict)(rows) for model in (one, two)), atol=2e-4)
+
+
+SEVERAL_DEVICES = """
+import sys
+import jax, numpy as np
+from swsgp import *
+x = np.random.default_rng(0).uniform(-2, 2, size=(999, 2))
+y = np.sin(3 * x[:, 0]) + x[:, 1]
+found = [len(jax.devices()) + 0 * y]
+for active, form, moves in ((PerPoint(8), "diag", False), (PerPoint(8), "full", True), (Union(20, 4), "diag", False)):
+    model = create(x, Matern52(1.0), Gaussian(), active, n_inducing=40, covariance_form=form, precision="float64")
+    trained = train(model, x, y, Settings(steps=40, batch_size=64, learn_inducing=moves))
+    found.append(Predictor(trained.model).moments(x)[0])
+found.append(SWSGPRegressor(max_steps=30, n_landmarks=0).fit(x, y).predict(x))
+np.save(sys.argv[1], found)
+"""
+
+
+def test_several_devices_of_one_process_reach_the_model_that_one_reaches(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "one.npy")])
+    exec(SEVERAL_DEVICES, {})
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", ON_ALL_CORES + SEVERAL_DEVICES, str(tmp_path / "two.npy")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    one, two = (np.load(tmp_path / name) for name in ("one.npy", "two.npy"))
+    assert (one[0, 0], two[0, 0]) == (1, 2)
+    np.testing.assert_allclose(two[1:4], one[1:4], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(two[4], one[4], atol=2e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------ faults
+
+
+def wait_for(file):
+    deadline = time.monotonic() + 120
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("who", "how", "words"),
+    [
+        (1, signal.SIGKILL, "process 1 of 2 (process id {}"),
+        (1, signal.SIGSTOP, "process 1 of 2 (process id {}"),
+        (0, signal.SIGKILL, "process 1 of 2 has ended: process 0 (at 127.0.0.1:"),
+    ],
+)
+def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_number(tables, tmp_path, who, how, words):
+    options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--batch-size", "128"]
+    out, checkpoint = tmp_path / "m.swsgp", tmp_path / "m.swsgp.checkpoint"
+    running = start(*options, "--out", out)
+    wait_for(checkpoint)
+    running[who].send_signal(how)
+    # Bounded: well below this.
+    said = running[1 - who].communicate(timeout=60)[1]
+    stop(running)
+    assert running[1 - who].returncode not in (0, None)
+    assert words.format(running[who].pid) in said
+    assert "--resume" in said
+    assert 0 < read_header(checkpoint)["step"] < 1500
+    assert not out.exists()
+    if how == signal.SIGSTOP:
+        return
+    if who == 1:
+        alone(*options, "--out", out, "--resume")
+        alone(*options, "--out", tmp_path / "whole.swsgp")
+        for one, two in zip(*(arrays(tmp_path / name) for name in ("whole.swsgp", "m.swsgp")), strict=True):
+            np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-5)
+    else:
+        said, codes = ended(start(*options, "--out", out, "--resume"))
+        assert codes == [0, 0], said
+    assert not checkpoint.exists()
+
+
+def test_a_process_that_keeps_the_others_waiting_is_named():
+    watch = object.__new__(processes._Watch)
+    watch._n_waits, watch._since = 7, 1000.0
+    assert watch._fault("55 6 1 on host", 0.5, now=1000.0 + processes._LATE - 1) == ""
+    assert "kept the others waiting" in watch._fault("55 6 1 on host", 0.5, now=1000.0 + processes._LATE + 1)
+    # This one waits, too.
+    assert watch._fault("55 7 1 on host", 0.5, now=1000.0 + processes._LATE + 1) == ""
+    assert "has ended" in watch._fault("left", 30.0, now=1000.0 + processes._SILENT + 1)
+    watch._since = None
+    assert watch._fault("left", 30.0, now=2000.0) == ""
+    assert "died or hangs" in watch._fault("55 7 1 on host", processes._SILENT + 1, now=2000.0)
+
+
+# ---------------------------------------------------------------------------------------------------- called wrongly
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--distributed"], "give each of them the address"),
+        (["--coordinator", "127.0.0.1:1"], "go with --distributed"),
+    ],
+)
+def test_processes_that_cannot_come_together_say_so(tables, tmp_path, options, words):
+    command = [str(Path(sys.executable).with_name("swsgp")), "fit", str(tables / "numbers.parquet"), "--target", "y"]
+    command += ["--out", str(tmp_path / "m.swsgp"), *options]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_"))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "words"),
+    [
+        ("numbers.parquet", ["--target", "y", "--out", "{}/nowhere/m.swsgp"], "No such file or directory"),
+        ("numbers.parquet", ["--target", "z", "--out", "{}/m.swsgp"], "'z'"),
+        ("numbers.parquet", ["--target", "y", "--out", "{}/m.swsgp", *STEPS, "--batch-size", "33"], "divided evenly"),
+    ],
+)
+def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, table, options, words):
+    said, codes = ended(start(tables / table, *(option.format(tmp_path) for option in options)))
+    assert 0 not in codes
+    assert words in said[0][1]
+    assert "Traceback" not in said[0][1] + said[1][1]
+    assert not list(tmp_path.iterdir())
