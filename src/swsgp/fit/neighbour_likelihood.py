@@ -30,6 +30,7 @@ from swsgp.arrays import padded
 from swsgp.data.batches import RowStream
 from swsgp.fit.settings import Settings
 from swsgp.fit.shards import AXIS, Shards
+from swsgp.fit.step import mean_of_all
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
@@ -127,7 +128,7 @@ def _steps(
         learned, moments, total = carry
         value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i], neighbours[i])
         if axis:
-            value, gradient = jax.lax.pmean((value, gradient), axis)
+            value, gradient = mean_of_all((value, gradient), axis)
         # A factor that fails spoils one batch, not the run.
         gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value) & jnp.isfinite(g), g, 0.0), gradient)
         updates, moments = ADAM.update(gradient, moments)
