@@ -53,13 +53,19 @@ def alone(*arguments):
 
 
 def start(*arguments):
+    return start_each(arguments, arguments)
+
+
+def start_each(*each):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-c", QUICK, "fit", *map(str, arguments), "--quiet", "--distributed"]
-    command += ["--coordinator", address, "--processes", "2", "--process"]
+    own = ["--quiet", "--distributed", "--coordinator", address, "--processes", "2", "--process"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [subprocess.Popen([*command, number], **pipes) for number in "01"]
+    return [
+        subprocess.Popen([sys.executable, "-c", QUICK, "fit", *map(str, arguments), *own, str(number)], **pipes)
+        for number, arguments in enumerate(each)
+    ]
 
 
 def ended(running, timeout=200):
@@ -185,6 +191,20 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_nu
     assert not checkpoint.exists()
 
 
+@pytest.mark.parametrize("options", [STEPS, ["--max-steps", "5000"]])
+def test_an_interruption_of_one_process_is_one_of_all(tables, tmp_path, options):
+    out, checkpoint = tmp_path / "m.swsgp", tmp_path / "m.swsgp.checkpoint"
+    running = start(tables / "numbers.parquet", "--target", "y", *options, "--out", out)
+    wait_for(checkpoint)
+    running[1].send_signal(signal.SIGINT)
+    said, codes = ended(running)
+    assert codes == [130, 130], said
+    assert "--resume goes on" in said[0][1]
+    assert said[1] == ("", "")
+    assert checkpoint.exists()
+    assert load(out).fitted_.record["ended_by"] == "interrupted"
+
+
 def test_a_process_that_keeps_the_others_waiting_is_named():
     watch = object.__new__(processes._Watch)
     watch._n_waits, watch._since = 7, 1000.0
@@ -192,6 +212,7 @@ def test_a_process_that_keeps_the_others_waiting_is_named():
     assert "kept the others waiting" in watch._fault("55 6 1 on host", 0.5, now=1000.0 + processes._LATE + 1)
     # This one waits, too.
     assert watch._fault("55 7 1 on host", 0.5, now=1000.0 + processes._LATE + 1) == ""
+    assert "not gone on" in watch._fault("55 7 1 on host", 0.5, now=1000.0 + 2 * processes._LATE + 1)
     assert "has ended" in watch._fault("left", 30.0, now=1000.0 + processes._SILENT + 1)
     watch._since = None
     assert watch._fault("left", 30.0, now=2000.0) == ""
@@ -230,5 +251,19 @@ def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, table, opt
     said, codes = ended(start(tables / table, *(option.format(tmp_path) for option in options)))
     assert 0 not in codes
     assert words in said[0][1]
-    assert "Traceback" not in said[0][1] + said[1][1]
+    for _, own in said:
+        assert len(own.splitlines()) <= 1
+        assert "Traceback" not in own
+        assert "died" not in own
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_with_different_tables_are_told_so(tables, tmp_path):
+    rows = pq.read_table(tables / "numbers.parquet")
+    pq.write_table(rows.set_column(0, "x0", pa.array(np.sort(np.asarray(rows["x0"])) ** 3)), tmp_path / "t.parquet")
+    options = ["--target", "y", *STEPS, "--out", tmp_path / "m.swsgp"]
+    one, other = start_each([tables / "numbers.parquet", *options], [tmp_path / "t.parquet", *options])
+    said, codes = ended([one, other])
+    assert codes == [2, 2]
+    assert "the table of process 1 is not that of process 0" in said[0][1]
+    assert not (tmp_path / "m.swsgp").exists()

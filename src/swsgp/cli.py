@@ -286,17 +286,18 @@ def fit(
         if not hasattr(model, "fitted_"):
             way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""
             _say(f"interrupted before there was a model{way_on}.")
+            processes.fail(INTERRUPTED)
             _leave(INTERRUPTED)
         interrupted = True
     if not processes.is_first():
-        if interrupted:
-            _leave(INTERRUPTED)
-        return
+        processes.leave()
+        _leave(INTERRUPTED if interrupted else 0)
     model.save(out)
     summary = printing.summary(model, out)
     typer.echo(json_format.dumps(summary) if json else printing.as_lines(summary))
     if interrupted:
         _say(f"interrupted at step {summary['steps']}; the model so far is in {out}, and --resume goes on.")
+        processes.leave()
         _leave(INTERRUPTED)
     if has_checkpoints:
         checkpoint.unlink(missing_ok=True)

@@ -7,11 +7,14 @@ files. Without `join` there is one process, and nothing here does anything.
 
 import atexit
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -28,6 +31,8 @@ _START = 120
 # Seconds between two signs of life; without one for so long a process is taken for dead, and one that is alive may keep
 # the others waiting for so long. The runtime itself ends a process that the first one does not answer.
 _EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 600.0, 40
+# Seconds for which a process that is done waits for the others.
+_END = 7 * 24 * 3600
 # Seconds for which the first process stays on after a failure, so that the others can say what they saw.
 _LAST_WORDS = 3.0
 T = TypeVar("T")
@@ -45,15 +50,25 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
     n_processes, process
         How many there are, and which one this is, from 0.
 
-    Every `fit` after this is one of all processes, each of which must call it with the same table and settings. A
-    process that dies or hangs ends the others within a minute, with a message that names it.
+    Every `fit` after this is one of all processes, each of which must call it with the same table and settings. Ctrl-C
+    in one of them interrupts all. A process that dies or hangs ends the others within a minute, with a message that
+    names it; one that is alive and keeps the others waiting, after ten minutes. At the end each waits for all others.
     """
     global _watch
     if _watch is not None:
         raise SettingError("this process has joined others already.")
+    if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
+        raise SettingError(f"a coordinator is an address and a port, as 10.0.0.1:9876, got {coordinator!r}.")
+    # Otherwise the runtime keeps SIGTERM to itself.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            coordinator, n_processes, process, initialization_timeout=_START, heartbeat_timeout_seconds=_RUNTIME
+            coordinator,
+            n_processes,
+            process,
+            initialization_timeout=_START,
+            heartbeat_timeout_seconds=_RUNTIME,
+            shutdown_timeout_seconds=_END,
         )
     except ValueError as error:
         raise SettingError(
@@ -62,8 +77,13 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
         ) from None
     except RuntimeError as error:
         raise SettingError(f"the processes did not come together: {str(error).splitlines()[0]}") from None
+    devices = Counter(device.process_index for device in jax.devices())
+    if len(set(devices.values())) > 1:
+        raise SettingError(f"processes need the same number of devices each, and have {sorted(devices.values())}.")
     _watch = _Watch(coordinator)
     atexit.register(leave)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt)
     with _without_stdout():
         agreed(np.zeros(()))
 
@@ -80,11 +100,43 @@ def leave() -> None:
 
 def fail(code: int) -> None:
     """End at once after an error that has been said, if there are other processes, which may wait for this one."""
-    if count() > 1:
+    if _watch is not None and count() > 1:
+        _watch.be_silent()
         sys.stderr.flush()
         if is_first():
             time.sleep(_LAST_WORDS)
         os._exit(code)
+
+
+def _interrupt(signal_number: int, frame: Any) -> None:
+    """Ctrl-C is heard where all processes agree on what comes next; the second one ends this process."""
+    global _interrupted
+    if _interrupted:
+        raise KeyboardInterrupt
+    _interrupted = True
+
+
+def interrupted() -> bool:
+    """Whether Ctrl-C was pressed in any process; heard once."""
+    global _interrupted
+    if count() == 1:
+        return False
+    found = bool(summed(int(_interrupted)))
+    # One that comes while they talk is heard the next time.
+    if found:
+        _interrupted = False
+    return found
+
+
+def check_same(what: str, facts: np.ndarray) -> None:
+    """Refuse to go on if some numbers are not those of the first process, to rounding."""
+    if count() == 1:
+        return
+    with waiting(), jax.enable_x64(True):
+        all_facts = np.asarray(multihost_utils.process_allgather(facts))
+    differ = ~np.isclose(all_facts, all_facts[0], rtol=1e-6, atol=1e-6).all(axis=1)
+    if differ.any():
+        raise SettingError(f"{what} of process {int(np.argmax(differ))} is not that of process 0.")
 
 
 def count() -> int:
@@ -132,7 +184,7 @@ def in_first(check: Callable[[], None]) -> None:
     if error is not None:
         raise error
     if failed:
-        os._exit(1)
+        fail(1)
 
 
 def agreed_bytes(content: bytes | None) -> bytes | None:
@@ -168,7 +220,8 @@ def waiting() -> Iterator[None]:
         # If another process has ended, the watch says which, and ends this one.
         time.sleep(_SILENT + 5 * _EVERY)
         raise
-    _watch.go_on()
+    finally:
+        _watch.go_on()
 
 
 @contextmanager
@@ -210,7 +263,8 @@ class _Watch:
             )
             command = ["sh", "-c", 'trap "" INT TERM; read -r line || echo "$0" >&2', words]
             self._last_words = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def wait_from_now(self) -> None:
         self._n_waits += 1
@@ -221,10 +275,14 @@ class _Watch:
 
     def close(self) -> None:
         self._ended.set()
-        self._client.key_value_set(f"swsgp/{self._me}", "left", allow_overwrite=True)
-        self._be_silent()
+        self._thread.join(5 * _EVERY)
+        # The first process may be gone.
+        with suppress(Exception):
+            self._client.key_value_set(f"swsgp/{self._me}", "left", allow_overwrite=True)
+        self.be_silent()
 
-    def _be_silent(self) -> None:
+    def be_silent(self) -> None:
+        """There is nothing more to say after the end."""
         if self._last_words is not None and self._last_words.stdin is not None:
             with suppress(OSError):
                 self._last_words.stdin.write(b"done\n")
@@ -260,7 +318,8 @@ class _Watch:
             return f"has not answered for {_SILENT:.0f} seconds: it died or hangs"
         if waited > _LATE and int(value.split()[1]) < self._n_waits:
             return f"has kept the others waiting for {_LATE / 60:.0f} minutes"
-        return ""
+        # All wait, for something that does not come.
+        return f"has not gone on for {_LATE / 60:.0f} minutes" if waited > 2 * _LATE else ""
 
     def _end(self, fault: str) -> None:
         print(
@@ -268,8 +327,8 @@ class _Watch:
             file=sys.stderr,
             flush=True,
         )
-        self._be_silent()
         fail(1)
 
 
 _watch: _Watch | None = None
+_interrupted = False

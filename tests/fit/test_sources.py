@@ -35,6 +35,29 @@ def test_a_store_has_every_row_once_in_parts_of_about_the_same_size(tmp_path):
     assert all(np.ptp(part[0][:, 0]) > 3.8 for part in parts)
 
 
+def test_stores_of_several_processes_hold_the_parts_of_one(tmp_path):
+    x, y = rows(1203)
+    blocks = [(x[:5], y[:5]), (x[5:5], y[5:5]), (x[5:], y[5:])]
+    folders = [tmp_path / name for name in ("whole", "first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    whole, *halves = (
+        Store.write(folder, blocks, 3, "float32", 0, 4, own)
+        for folder, own in zip(folders, (None, range(2), range(2, 4)), strict=True)
+    )
+    assert whole.sizes.shape == (3, 4)
+    assert np.ptp(whole.sizes) <= 1
+    for number in range(3):
+        together = [np.concatenate(parts) for parts in zip(*(half.part(number) for half in halves), strict=True)]
+        for one, both in zip(whole.part(number), together, strict=True):
+            np.testing.assert_array_equal(one, both)
+    assert {store.digest for store in (whole, *halves)} == {whole.digest}
+    # Row n is in lane n mod 4, and lanes come one after the other.
+    part_x = whole.part(0)[0]
+    places = [int(np.flatnonzero((x == row).all(axis=1))[0]) % 4 for row in part_x]
+    assert places == sorted(places)
+
+
 def test_every_row_comes_up_once_in_an_epoch_but_for_what_fills_no_batch(tmp_path):
     x, y = rows()
     store = stored(tmp_path, x, y, 4)

@@ -43,13 +43,13 @@ class Store:
             block = np.concatenate([x, y[:, None], lane[:, None]], axis=1).astype(precision)
             n_columns = x.shape[1]
             digest.update(block.tobytes())
-            n_seen += len(block)
             to = np.empty(len(block), int)
             for number in range(n_lanes):
                 # Dealt out evenly, in random order.
-                dealt = sizes[:, number].sum() + np.arange((lane == number).sum())
-                to[lane == number] = rng.permutation(dealt % n_parts)
-                sizes[:, number] += np.bincount(to[lane == number], minlength=n_parts)
+                of_lane = to[(number - n_seen) % n_lanes :: n_lanes]
+                of_lane[:] = rng.permutation((sizes[:, number].sum() + np.arange(len(of_lane))) % n_parts)
+                sizes[:, number] += np.bincount(of_lane, minlength=n_parts)
+            n_seen += len(block)
             kept = np.isin(lane, own)
             block, to = block[kept], to[kept]
             ends = np.cumsum(np.bincount(to, minlength=n_parts))

@@ -220,6 +220,8 @@ class SWSGPBase(LearnsFromTables):
             precision=precision,
             seed=seed,
         )
+        facts = [n_rows, *scaled.shape, scaled.sum(), np.abs(scaled).sum(), y.sum(), np.abs(y).sum()]
+        processes.check_same("the table", np.asarray(facts, float))
         yardsticks = (
             Yardsticks.of_numbers(scaled, y, seed)
             if labels is None
@@ -348,7 +350,8 @@ class SWSGPBase(LearnsFromTables):
 
 def seed_of(random_state: Any) -> int:
     source = check_random_state(random_state)
-    return int(random_state) if isinstance(random_state, Integral) else int(source.randint(2**31 - 1))
+    seed = int(random_state) if isinstance(random_state, Integral) else int(source.randint(2**31 - 1))
+    return int(processes.agreed(seed))
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from swsgp import processes
 from swsgp.data.batches import n_lanes_of
 from swsgp.data.overview import Overview, complete_parts, look, n_bytes_of, rows_for
 from swsgp.data.stores import Store
@@ -113,7 +112,8 @@ def _stored(
     """
     size = np.dtype(chosen["precision"]).itemsize
     n_bytes = 3 * (3 * size * (n_columns + 2) + 12 * chosen["n_neighbors"])
-    on_disk = n_rows / processes.count() * (size * (n_columns + 2) + 4 * chosen["n_neighbors"])
+    # Of all processes, which may share a disk.
+    on_disk = n_rows * (size * (n_columns + 2) + 4 * chosen["n_neighbors"])
     free = shutil.disk_usage(folder).free
     if on_disk > free:
         raise SettingError(
@@ -126,8 +126,9 @@ def _stored(
             f"max_memory holds parts of {in_a_part:,} rows, too few for batches of {chosen['batch_size']:,}; raise it."
         )
     n_parts = -(-n_rows // in_a_part)
-    lanes = Shards(n_lanes_of(n_rows, min(chosen["batch_size"], n_rows)))
-    return Store.write(folder, rows, n_parts, chosen["precision"], seed, lanes.n_lanes, lanes.own_lanes)
+    is_whole = chosen["active"] == "union"
+    shards = Shards(1 if is_whole else n_lanes_of(n_rows, min(chosen["batch_size"], n_rows)), is_whole)
+    return Store.write(folder, rows, n_parts, chosen["precision"], seed, shards.n_lanes, shards.own_lanes)
 
 
 @contextmanager

@@ -20,7 +20,17 @@ from swsgp.fit.progress import ProgressBar
 from swsgp.fit.rows import reach
 from swsgp.fit.settings import Settings
 from swsgp.fit.sources import NEVER, InMemory, OnDisk, Window
-from swsgp.fit.step import Outcome, State, all_finite, begin, run_steps, run_steps_on, slowed, whole_model
+from swsgp.fit.step import (
+    MOST_ON_SEVERAL,
+    Outcome,
+    State,
+    all_finite,
+    begin,
+    run_steps,
+    run_steps_on,
+    slowed,
+    whole_model,
+)
 from swsgp.fit.stopping import REASONS, Clock, HeldOut, Reason, Report, reason_to_stop
 from swsgp.gp.active import PerPoint, Union
 from swsgp.gp.covariances import Covariance
@@ -191,6 +201,8 @@ class _Run:
         self.source, self.n_data = source, n_data
         self.chunk = int(np.clip((1 << 20) // source.batch_size, 16, _MAX_CHUNK))
         state, fixed = begin(model, settings)
+        if source.shards.mesh is not None and len(model.inducing) > MOST_ON_SEVERAL:
+            raise SettingError(f"several devices can train {MOST_ON_SEVERAL:,} inducing points at most.")
         self.now = _Anchor(0, state, fixed, 1.0)
         self.before = self.start = self.now
         self.metric: Covariance | None = None
@@ -212,8 +224,8 @@ class _Run:
             reason = self._run()
         except KeyboardInterrupt:
             reason = "interrupted"
-            if self.checkpoints is not None:
-                self.checkpoints.save(vars(self.snapshot), self.history[: self.n_saved])
+        if reason == "interrupted" and self.checkpoints is not None:
+            self.checkpoints.save(vars(self.snapshot), self.history[: self.n_saved])
         return Trained(self._best_model(), tuple(self.history), reason, self.now.step, self.clock.seconds)
 
     def _run(self) -> Reason:
@@ -251,9 +263,9 @@ class _Run:
 
     @staticmethod
     def _agreed(reason: Reason | None, n_steps: int) -> tuple[Reason | None, int]:
-        """What the first process has decided by its clock."""
+        """What the first process has decided by its clock, unless one was interrupted."""
         place, n_steps = processes.agreed(np.array([REASONS.index(reason), n_steps])).tolist()
-        return REASONS[place], n_steps
+        return "interrupted" if processes.interrupted() else REASONS[place], n_steps
 
     def go_on(self, checkpoints: Checkpoints) -> None:
         """Take up the run that the checkpoint is of, if there is one."""
@@ -301,6 +313,8 @@ class _Run:
         """Search anew from here on, if it is time."""
         if self.now.step >= self.refresh_at:
             self.refresh_at = next_refresh(self.now.step)
+            # Rounding may have led processes apart.
+            self.now = replace(self.now, state=processes.agreed_arrays(self.now.state))
             self.metric, self.window = self.model.metric, None
 
     def _window_at(self, step: int) -> Window:
@@ -344,7 +358,7 @@ class _Run:
 
     def _first_bad_step(self, outcome: Outcome, n_steps: int) -> int | None:
         n_good = int(outcome.n_good)
-        if n_good == n_steps and bool(all_finite(outcome.state)):
+        if n_good == n_steps and bool(processes.agreed(bool(all_finite(outcome.state)))):
             return None
         return self.now.step + n_good
 

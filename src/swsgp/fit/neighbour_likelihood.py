@@ -44,6 +44,8 @@ ADAM = optax.scale_by_adam(b2=0.99)
 _WORST = -100.0
 # Neighbours say little about the offset, which must not drift away for it: nats a row for a squared distance of 1.
 _DRIFT_WEIGHT = 0.005
+# Rows whose mean variance the jitter is relative to.
+_FOR_JITTER = 256
 # Steps of one dispatch, after which neighbours are searched again.
 _AT_ONCE = 64
 
@@ -85,7 +87,8 @@ def log_conditionals(
         values = data.stand_ins - hyper.offset
     else:
         values = data.stand_ins * jnp.exp(hyper.log_gain)
-    noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[rows]))
+    # The same for every share of a batch.
+    noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[:_FOR_JITTER]))
 
     x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
     simple = covariance.simple(x.shape[1]) if native.is_available() else None

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from swsgp import processes
 from swsgp.arrays import power_of_two_below
+from swsgp.data.batches import LEAST_ROWS
 from swsgp.errors import SettingError
 
 AXIS = "rows"
@@ -27,7 +28,7 @@ class Shards:
         if n_lanes % n:
             raise SettingError(
                 f"mini-batches cannot be divided evenly among {n} processes: use 2, 4, 8, … of them, a batch_size that "
-                "is a multiple of their number, and 64 rows for each at least."
+                f"is a multiple of their number, and {LEAST_ROWS} rows for each at least."
             )
         groups = [_devices_of(number) for number in range(n)] if n > 1 else [jax.local_devices()]
         n_each = 1 if whole_batches else min(power_of_two_below(min(map(len, groups))), n_lanes // n)

@@ -131,13 +131,16 @@ def train_by_solving(
                 bar.update(report)
                 if checkpoints is not None:
                     checkpoints.save_now_and_then(run._asdict(), history)
+                if processes.interrupted():
+                    reason = "interrupted"
+                    break
                 if settings.time_budget is not None and _is_over(clock, 0.5 * settings.time_budget):
                     reason = "time"
                     break
     except KeyboardInterrupt:
         reason = "interrupted"
-        if checkpoints is not None:
-            checkpoints.save(run._asdict(), history)
+    if reason == "interrupted" and checkpoints is not None:
+        checkpoints.save(run._asdict(), history)
     hyper = eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True))
     least_noise = _LEAST_NOISE * float(np.var(y))
     if len(held) and isinstance(likelihood, Gaussian) and float(neighbour_likelihood.noise_of(hyper)) < least_noise:
@@ -152,7 +155,7 @@ def train_by_solving(
         model = solved(hyper, x, y, form, precision, settings.seed)
     else:
         model = solved_from(hyper, x, store, form, precision, settings.seed)
-    if tried:
+    if form in tried:
         history.append(Report(run.step, clock.seconds, history[-1].bound, tried[form]))
     return Solved(Trained(model, tuple(history), reason, run.step, clock.seconds), form, tried)
 

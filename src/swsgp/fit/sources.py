@@ -47,20 +47,20 @@ class InMemory:
         n_neighbors: int | None,
         whole_batches: bool = False,
     ):
-        self._stream = RowStream(len(x), batch_size, seed)
+        self._stream = RowStream(len(x), batch_size, seed, whole_batches)
         self.n_rows, self.batch_size = len(x), self._stream.batch_size
         self.shards = Shards(self._stream.n_lanes, whole_batches)
-        device = np.arange(len(x)) % self.shards.n_lanes // self.shards.lanes
-        rows = [np.flatnonzero(device == number) for number in self.shards.own]
-        self._ends = np.cumsum([len(part) for part in rows])
-        # The first device has as many rows as any.
-        self._length = padded_length(int((device == 0).sum()))
-        # The rows of this process, device after device, and each one's place among them.
-        self._rows = np.concatenate(rows)
-        self._place = np.zeros(len(x), np.int32)
-        self._place[self._rows] = np.arange(len(self._rows))
+        # A row's place is that among those of its process, device after device; the first has as many rows as any.
+        self._ends, self._place = np.array([len(x)]), None
+        self._length = padded_length(len(x))
         if self.shards.n_devices > 1:
-            x, y = x[self._rows], y[self._rows]
+            device = np.arange(len(x)) % self.shards.n_lanes // self.shards.lanes
+            rows = [np.flatnonzero(device == number) for number in self.shards.own]
+            own = np.concatenate(rows)
+            self._ends, self._length = np.cumsum([len(part) for part in rows]), padded_length(int((device == 0).sum()))
+            self._place = np.zeros(len(x), np.int32)
+            self._place[own] = np.arange(len(own))
+            x, y = x[own], y[own]
         self._x, self._y = self._on_devices(x), self._on_devices(y)
         self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors)
 
@@ -82,13 +82,14 @@ class InMemory:
         rows = (
             self._own(first, stop - first).ravel()
             if stop - first < n_steps_of_epoch
-            else np.arange(len(self._rows), dtype=np.int32)
+            else np.arange(self._ends[-1], dtype=np.int32)
         )
         return Window(0, stop, self._x, self._y, self._on_devices(self._table.refresh(metric, inducing, rows)))
 
     def _own(self, first: int, n_steps: int) -> np.ndarray:
         """The rows of some consecutive steps that this process has, as numbers among its own."""
-        return self._place[self.shards.of_batches(self._stream.batches(first, n_steps))]
+        rows = self.shards.of_batches(self._stream.batches(first, n_steps))
+        return rows if self._place is None else self._place[rows]
 
     def _on_devices(self, array: np.ndarray) -> Array:
         return _on_devices(self.shards, np.split(array, self._ends[:-1]), self._length)
@@ -184,6 +185,7 @@ class OnDisk:
 
 def _on_devices(shards: Shards, parts: list[np.ndarray], length: int) -> Array:
     """Each device's rows, all with rows of 0 after them up to one length, so that windows share a compiled program."""
-    return shards.split(
-        np.concatenate([np.pad(part, [(0, length - len(part))] + [(0, 0)] * (part.ndim - 1)) for part in parts])
-    )
+    together = np.zeros((len(parts), length, *parts[0].shape[1:]), parts[0].dtype)
+    for own, part in zip(together, parts, strict=True):
+        own[: len(part)] = part
+    return shards.split(together.reshape(-1, *parts[0].shape[1:]))

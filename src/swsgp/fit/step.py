@@ -153,6 +153,10 @@ def _run_steps(
     return jax.lax.while_loop(goes_on, step, (zero, Outcome(zero, state, jnp.zeros((), dtype=x.dtype))))[1]
 
 
+# Numbers of rows of q(u), as devices tell them one another, are exact in float32 up to this.
+MOST_ON_SEVERAL = 1 << 24
+
+
 def mean_of_all(tree: Any, axis: str) -> Any:
     """The mean over devices, as one array: what costs is how often they talk."""
     flat, again = ravel_pytree(tree)
@@ -164,7 +168,7 @@ def _of_all(
 ) -> tuple[Scalar, SparseGP, Int[Array, " B"], Diagonal]:
     """The means over devices of a loss and of its gradient, and all their active rows with those rows' shares of it.
 
-    Devices talk once, in numbers of one kind: those of rows are exact in float32 up to 16 million.
+    Devices talk once, in numbers of one kind.
     """
     flat, again = ravel_pytree((value, gradient))
     packed = jnp.concatenate([active[:, None].astype(flat.dtype), own.mean, own.log_std], axis=1)
