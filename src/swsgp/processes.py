@@ -172,6 +172,17 @@ def agreed_arrays(tree: T) -> T:
     )
 
 
+def agreed_bytes(content: bytes | None) -> bytes | None:
+    """The first process's bytes, or None, in every process."""
+    if count() == 1:
+        return content
+    n = int(agreed(-1 if content is None else len(content)))
+    if n < 0:
+        return None
+    own = np.frombuffer(content, np.uint8) if is_first() and content is not None else np.zeros(n, np.uint8)
+    return agreed(own).tobytes()
+
+
 def in_first(check: Callable[[], None]) -> None:
     """Do something in the first process alone; if it fails there, the others end, too, and leave the word to it."""
     error: Exception | None = None
@@ -185,17 +196,6 @@ def in_first(check: Callable[[], None]) -> None:
         raise error
     if failed:
         fail(1)
-
-
-def agreed_bytes(content: bytes | None) -> bytes | None:
-    """The first process's bytes, or None, in every process."""
-    if count() == 1:
-        return content
-    n = int(agreed(-1 if content is None else len(content)))
-    if n < 0:
-        return None
-    own = np.frombuffer(content, np.uint8) if is_first() and content is not None else np.zeros(n, np.uint8)
-    return agreed(own).tobytes()
 
 
 def summed(values: np.ndarray | float | int) -> np.ndarray:
@@ -284,7 +284,8 @@ class _Watch:
     def be_silent(self) -> None:
         """There is nothing more to say after the end."""
         if self._last_words is not None and self._last_words.stdin is not None:
-            with suppress(OSError):
+            # Said already, or closed already.
+            with suppress(OSError, ValueError):
                 self._last_words.stdin.write(b"done\n")
                 self._last_words.stdin.close()
 

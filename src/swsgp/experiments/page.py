@@ -46,10 +46,10 @@ CLAIMS: dict[str, tuple[str, str]] = {
     ),
     "deep": (
         "SWSGP is comparable with SVDKL and DGP-RBF on airline, and better than KISS-GP on powerplant and protein.",
-        "On powerplant and protein SWSGP-64-4 is ahead of KISS-GP in one quick fold, as in the paper, and both are better "
-        "than the paper's in NLL. Airline has 100,000 flights and a small SWSGP in the quick run, so that the three "
-        "compare with one another only: SVDKL and DGP-RBF are a little ahead there. With M = 100,000 and all flights "
-        "SWSGP reaches 0.204 and 0.465 (above); the others have not been run on all of them.",
+        "On powerplant and protein SWSGP-64-4 is ahead of KISS-GP in one quick fold, as in the paper, and both are "
+        "better than the paper's in NLL. Airline has 100,000 flights and a small SWSGP in the quick run, so that the "
+        "three compare with one another only: SVDKL and DGP-RBF are a little ahead there. With M = 100,000 and all "
+        "flights SWSGP reaches 0.204 and 0.465 (above); the others have not been run on all of them.",
     ),
     "local-gps": (
         "SWSGP is far better than local GPs in NLL.",
