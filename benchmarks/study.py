@@ -24,7 +24,8 @@ from swsgp.data.scaling import Scaling
 from swsgp.fit import neighbour_likelihood, solved
 from swsgp.fit.neighbour_likelihood import Hyper, Rows
 from swsgp.fit.settings import Settings
-from swsgp.fit.solve import build, maximise
+from swsgp.fit.solve import maximise
+from swsgp.fit.system import build
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.covariances import Matern52
 from swsgp.gp.likelihoods import Bernoulli, Gaussian

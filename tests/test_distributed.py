@@ -21,7 +21,7 @@ from swsgp.serialization import read_header
 
 STEPS = [
     *("--preset", "paper", "--covariance", "diag", "--no-learn-inducing", "--n-inducing", "100", "--n-neighbors", "8"),
-    *("--max-steps", "1500", "--learning-rate", "0.01", "--precision", "float64"),
+    *("--max-steps", "800", "--learning-rate", "0.01", "--precision", "float64"),
 ]
 # A test has one core, which two processes or devices would fight for.
 ON_ALL_CORES = "import os; hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, range(os.cpu_count()))\n"
@@ -129,7 +129,6 @@ for active, form, moves in ((PerPoint(8), "diag", False), (PerPoint(8), "full", 
     model = create(x, Matern52(1.0), Gaussian(), active, n_inducing=40, covariance_form=form, precision="float64")
     trained = train(model, x, y, Settings(steps=40, batch_size=64, learn_inducing=moves))
     found.append(Predictor(trained.model).moments(x)[0])
-found.append(SWSGPRegressor(max_steps=30, n_landmarks=0).fit(x, y).predict(x))
 np.save(sys.argv[1], found)
 """
 
@@ -143,8 +142,7 @@ def test_several_devices_of_one_process_reach_the_model_that_one_reaches(tmp_pat
     assert done.returncode == 0, done.stderr
     one, two = (np.load(tmp_path / name) for name in ("one.npy", "two.npy"))
     assert (one[0, 0], two[0, 0]) == (1, 2)
-    np.testing.assert_allclose(two[1:4], one[1:4], rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(two[4], one[4], atol=2e-4)
+    np.testing.assert_allclose(two[1:], one[1:], rtol=1e-8, atol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------------------ faults
@@ -176,7 +174,7 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_nu
     assert running[1 - who].returncode not in (0, None)
     assert words.format(running[who].pid) in said
     assert "--resume" in said
-    assert 0 < read_header(checkpoint)["step"] < 1500
+    assert 0 < read_header(checkpoint)["step"] < 800
     assert not out.exists()
     if how == signal.SIGSTOP:
         return
@@ -191,10 +189,9 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_nu
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("options", [STEPS, ["--max-steps", "5000"]])
-def test_an_interruption_of_one_process_is_one_of_all(tables, tmp_path, options):
+def test_an_interruption_of_one_process_is_one_of_all(tables, tmp_path):
     out, checkpoint = tmp_path / "m.swsgp", tmp_path / "m.swsgp.checkpoint"
-    running = start(tables / "numbers.parquet", "--target", "y", *options, "--out", out)
+    running = start(tables / "numbers.parquet", "--target", "y", "--max-steps", "5000", "--out", out)
     wait_for(checkpoint)
     running[1].send_signal(signal.SIGINT)
     said, codes = ended(running)
@@ -240,15 +237,14 @@ def test_processes_that_cannot_come_together_say_so(tables, tmp_path, options, w
 
 
 @pytest.mark.parametrize(
-    ("table", "options", "words"),
+    ("options", "words"),
     [
-        ("numbers.parquet", ["--target", "y", "--out", "{}/nowhere/m.swsgp"], "No such file or directory"),
-        ("numbers.parquet", ["--target", "z", "--out", "{}/m.swsgp"], "'z'"),
-        ("numbers.parquet", ["--target", "y", "--out", "{}/m.swsgp", *STEPS, "--batch-size", "33"], "divided evenly"),
+        (["--target", "y", "--out", "{}/nowhere/m.swsgp"], "No such file or directory"),
+        (["--target", "y", "--out", "{}/m.swsgp", *STEPS, "--batch-size", "33"], "divided evenly"),
     ],
 )
-def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, table, options, words):
-    said, codes = ended(start(tables / table, *(option.format(tmp_path) for option in options)))
+def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, options, words):
+    said, codes = ended(start(tables / "numbers.parquet", *(option.format(tmp_path) for option in options)))
     assert 0 not in codes
     assert words in said[0][1]
     for _, own in said:

@@ -17,6 +17,7 @@ ALLOWED = {
     "shapes": {"errors"},
     "arrays": {"errors"},
     "memory": {"errors"},
+    "processes": {"errors"},
     "files": set(),
     "metrics": set(),
     "plots": set(),
@@ -25,7 +26,7 @@ ALLOWED = {
     "data": {"errors", "arrays", "files"},
     "ops": {"errors", "shapes"},
     "gp": {"errors", "arrays", "memory", "shapes", "ops"},
-    "fit": {"errors", "arrays", "memory", "shapes", "ops", "gp", "data", "files", "serialization"},
+    "fit": {"errors", "arrays", "memory", "shapes", "ops", "gp", "data", "files", "serialization", "processes"},
     "baselines": {"errors", "arrays", "shapes", "ops", "gp", "data", "fit"},
     "fitted": {"errors", "shapes", "gp", "data", "baselines", "serialization", "yardsticks"},
     "evaluation": {"errors", "fitted", "metrics"},
@@ -44,11 +45,12 @@ ALLOWED = {
         "fitted",
         "evaluation",
     }
-    | {"facts", "report", "shapes", "yardsticks"},
+    | {"facts", "report", "shapes", "yardsticks", "processes"},
     "experiments": {"errors", "data", "gp", "fit", "baselines", "files", "metrics", "plots", "serialization"},
     "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
     "streams": {"errors", "data", "estimators"},
-    "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", "experiments", "fit", ""},
+    "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", "experiments", "fit", ""}
+    | {"printing", "processes"},
     "": set(),
 }
 
@@ -59,6 +61,8 @@ def imports(path):
         names = []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
+            if node.module == "swsgp":
+                names = [f"swsgp.{a.name}" if (ROOT / f"{a.name}.py").exists() else "swsgp" for a in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         for name in names:

@@ -21,9 +21,10 @@ from swsgp import (
 )
 from swsgp.data.stores import Store
 from swsgp.errors import SettingError
-from swsgp.fit import solve as module
-from swsgp.fit.solve import build, maximise
+from swsgp.fit import solve, system
+from swsgp.fit.solve import maximise
 from swsgp.fit.solve_parts import maximise_parts, parts_of
+from swsgp.fit.system import build
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.model import prepared
 
@@ -40,10 +41,10 @@ OBSERVATIONS = {
 @pytest.fixture(autouse=True)
 def exact(monkeypatch):
     """Converged all the way, so that what is compared is the method."""
-    monkeypatch.setattr(module, "MAX_ITERATIONS", 10_000)
-    monkeypatch.setattr(module, "TOLERANCE", 1e-12)
-    monkeypatch.setattr(module, "ENOUGH", 1e-12)
-    monkeypatch.setattr(module, "MAX_PASSES", 100)
+    monkeypatch.setattr(solve, "MAX_ITERATIONS", 10_000)
+    monkeypatch.setattr(solve, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(solve, "ENOUGH", 1e-12)
+    monkeypatch.setattr(solve, "MAX_PASSES", 100)
 
 
 def with_solution(model, solution):
@@ -166,7 +167,7 @@ def test_blocks_of_rows_make_no_difference(float64, rng, monkeypatch):
     x, _ = toy(rng, 50)
     model = make(x, PerPoint(3), "diag", 9)
     whole = build(model, x)
-    monkeypatch.setattr(module, "MAX_BLOCKS", 9 * 8)
+    monkeypatch.setattr(system, "MAX_BLOCKS", 9 * 8)
     parts = build(model, x)
     np.testing.assert_allclose(parts.prior.toarray(), whole.prior.toarray(), rtol=1e-12)
     np.testing.assert_allclose(parts.a.toarray(), whole.a.toarray(), rtol=1e-12)

@@ -121,7 +121,7 @@ def _stored(
             f"{free / 1e9:.1f} GB; name a folder with more room as the workspace."
         )
     in_a_part = rows_for(limit / 2, n_bytes)
-    if in_a_part < min(n_rows, 4 * chosen["batch_size"]):
+    if in_a_part < min(n_rows, 2 * chosen["batch_size"]):
         raise SettingError(
             f"max_memory holds parts of {in_a_part:,} rows, too few for batches of {chosen['batch_size']:,}; raise it."
         )

@@ -26,29 +26,20 @@ are added up. Landmarks, which are active for every row, have a full C.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
-from threadpoolctl import threadpool_limits
 
 from swsgp import processes
-from swsgp.arrays import power_of_two_below, to_power_of_two
-from swsgp.errors import FitWarning, SettingError
-from swsgp.gp.active import PerPoint, SearchInducing
+from swsgp.arrays import to_power_of_two
+from swsgp.errors import FitWarning
+from swsgp.fit.system import System
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
-from swsgp.gp.model import SparseGP, prepared
-from swsgp.memory import check_memory
-from swsgp.ops import native
 from swsgp.ops.compiled import jit
-from swsgp.ops.fused import Conditionals
 from swsgp.shapes import Array, Float
 
-# Numbers of K⁻¹, or of the features of landmarks, that are held at once.
-MAX_BLOCKS = 1 << 23
 # Relative size of the residual at which a solve ends, and how many iterations it takes at most.
 TOLERANCE = 1e-5
 MAX_ITERATIONS = 1000
@@ -60,135 +51,6 @@ LEAST_RATE = 0.01
 _MAX_DERIVATIVES = 1 << 17
 # Every row has some weight.
 _LEAST_WEIGHT = 1e-6
-
-
-@dataclass(frozen=True)
-class System:
-    """What one pass over the data makes of them; see the formulas of this module.
-
-    `prior` is the upper triangle of Σ K⁻¹, so that P is κ/N times as much; `log_det` is Σ log|K|. If the system is
-    `shared`, these are of the rows of this process, and all sums over rows are completed by those of the others.
-    """
-
-    a: sparse.csr_matrix
-    features: Float[np.ndarray, "N G"]
-    remainder: Float[np.ndarray, " N"]
-    prior: sparse.csr_matrix
-    log_det: float
-    shared: bool = False
-
-    def total(self, of_rows: np.ndarray | float | int) -> np.ndarray:
-        """A sum over rows, with those of other processes."""
-        return processes.summed(of_rows) if self.shared else np.asarray(of_rows)
-
-    @cached_property
-    def n_rows(self) -> int:
-        return int(self.total(self.a.shape[0]))
-
-    @cached_property
-    def squares(self) -> sparse.csr_matrix:
-        return self.a.multiply(self.a).tocsr()
-
-    @cached_property
-    def prior_diagonal(self) -> Float[np.ndarray, " M"]:
-        return self.total(self._own_diagonal)
-
-    @cached_property
-    def _own_diagonal(self) -> Float[np.ndarray, " M"]:
-        return self.prior.diagonal()
-
-    @cached_property
-    def counts(self) -> Float[np.ndarray, " M"]:
-        """How many rows use each inducing variable."""
-        return self.total(np.bincount(self.a.indices, minlength=self.a.shape[1]).astype(np.float64))
-
-    def prior_times(self, v: np.ndarray) -> np.ndarray:
-        """(Σ K⁻¹) v over the rows of this process, from its upper triangle."""
-        diagonal = self._own_diagonal if v.ndim == 1 else self._own_diagonal[:, None]
-        return self.prior @ v + self.prior.T @ v - diagonal * v
-
-
-def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) -> System:
-    """One pass over the rows, in blocks, for a model whose rows have active sets of their own.
-
-    With `shared` these are the rows of this process, beside those of others.
-    """
-    n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
-    n_landmarks = 0 if model.landmarks is None else len(model.landmarks.inputs)
-    # The weights and their squares, the features, and the prior part, whose rows have several times H numbers.
-    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 16 * n_inducing * n_neighbors + 4 * MAX_BLOCKS
-    check_memory(
-        f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,}, n_neighbors={n_neighbors} and "
-        f"n_landmarks={n_landmarks}",
-        12.0 * n_numbers,
-        "lower one of them",
-    )
-    search = SearchInducing(model.metric, np.asarray(model.inducing), approximate=True)
-    index = np.sort(search(x, n_neighbors), axis=1)
-    model = prepared(model)
-    seen = np.zeros((n_rows, 0))
-    if model.landmarks is not None:
-        seen = model.landmarks.of_all(model.covariance, x)
-    # The plain operations hold the features of all neighbours of a block, too.
-    widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
-    size = power_of_two_below(max(1, MAX_BLOCKS // (n_neighbors * widest)))
-    a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
-    prior, log_det = SparseSum(n_inducing), 0.0
-    for start in range(0, n_rows, size):
-        own = index[start : start + size]
-        n = len(own)
-        given = [to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size])]
-        # Threads inside the solves of small matrices hinder each other.
-        with threadpool_limits(1, "blas"):
-            block = [np.asarray(part)[:n] for part in blocks(model, *given, whole=True)]
-        a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
-        prior.add(sum_of_blocks(own, k_inverse, n_inducing))
-        log_det += float(log_dets.sum())
-    starts = np.arange(n_rows + 1) * n_neighbors
-    weights_of_rows = sparse.csr_matrix((a.ravel(), index.ravel(), starts), (n_rows, n_inducing))
-    return System(weights_of_rows, seen, remainder, prior.total(), log_det, shared)
-
-
-class SparseSum:
-    """A sum of many sparse matrices, in which each is added a few times only: small sums first, then sums of sums."""
-
-    def __init__(self, n_variables: int):
-        self._sums = [sparse.csr_matrix((n_variables, n_variables))]
-
-    def add(self, part: sparse.csr_matrix) -> None:
-        """Sums are kept from large to small, each at least twice the next, so that all take twice the first at most."""
-        while self._sums and self._sums[-1].nnz < 2 * part.nnz:
-            part = self._sums.pop() + part
-        self._sums.append(part)
-
-    def total(self) -> sparse.csr_matrix:
-        while len(self._sums) > 1:
-            part = self._sums.pop()
-            self._sums[-1] = self._sums[-1] + part
-        return self._sums[0]
-
-
-def sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:
-    """The upper triangle of the sum of symmetric matrices, each over some variables, whose numbers ascend."""
-    if native.is_available():
-        return native.sum_of_blocks(index, blocks, n_variables)
-    first, second = np.triu_indices(index.shape[1])
-    place = index[:, first].ravel(), index[:, second].ravel()
-    return sparse.coo_matrix((blocks[:, first, second].ravel(), place), (n_variables, n_variables)).tocsr()
-
-
-def n_neighbors_of(model: SparseGP) -> int:
-    """H, for a model whose rows have active sets of their own."""
-    if not isinstance(model.active, PerPoint):
-        raise SettingError("q(u) is solved for where each point has its own active set; train other models by steps.")
-    return model.active.n_neighbors
-
-
-def _blocks(model: SparseGP, x: Array, index: Array, seen: Array, whole: bool) -> Conditionals:
-    return model.own_system(x, index, seen, whole=whole)
-
-
-blocks = jit(_blocks, constant="whole")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from swsgp import processes
 from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.data.stores import Store
 from swsgp.fit import solve
-from swsgp.fit.solve import Solution, SparseSum, conjugate_gradients, derivatives, n_neighbors_of, sum_of_blocks
+from swsgp.fit.solve import Solution, conjugate_gradients, derivatives
+from swsgp.fit.system import SparseSum, blocks, n_neighbors_of, sum_of_blocks
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.likelihoods import Gaussian
 from swsgp.gp.model import SparseGP, prepared
@@ -49,7 +50,7 @@ def parts_of(store: Store, model: SparseGP) -> Callable[[], Iterator[Part]]:
 
 @dataclass
 class _Prior:
-    """Sums over the rows that do not depend on q; see `solve.System`.
+    """Sums over the rows that do not depend on q; see `System`.
 
     Sparse ones are over the rows of this process, the others over all, once the pass is over.
     """
@@ -179,7 +180,7 @@ def _conditionals(model: SparseGP, x: np.ndarray, index: np.ndarray, whole: bool
     given = [to_power_of_two(part) for part in (x, index, np.zeros((len(x), 0)))]
     # Threads inside the solves of small matrices hinder each other.
     with threadpool_limits(1, "blas"):
-        return [np.asarray(array)[: len(x)] for array in solve.blocks(model, *given, whole=whole)]
+        return [np.asarray(array)[: len(x)] for array in blocks(model, *given, whole=whole)]
 
 
 def _start(prior: _Prior, n_latent: int) -> Solution:

@@ -19,9 +19,10 @@ from swsgp.fit.loop import Trained
 from swsgp.fit.neighbour_likelihood import Hyper, Rows, Run
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
-from swsgp.fit.solve import Solution, build, log_scores, maximise
+from swsgp.fit.solve import Solution, log_scores, maximise
 from swsgp.fit.solve_parts import maximise_parts, parts_of
 from swsgp.fit.stopping import Clock, Reason, Report
+from swsgp.fit.system import build
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.inducing import starting_inputs
