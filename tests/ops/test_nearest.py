@@ -62,7 +62,7 @@ def test_boxes_leave_out_nothing_and_break_ties_by_index(rng, dtype, level):
     try:
         z = rng.integers(0, 12, size=(3001, 3)).astype(dtype)
         x = rng.integers(-2, 14, size=(130, 3)).astype(dtype)
-        found = native.Tree(z, 64).nearest(x, 40)
+        found = native.Tree(z).nearest(x, 40)
     finally:
         native._native.set_level(best)
     far = ((x[:, None] - z[None]) ** 2).sum(-1)
@@ -72,7 +72,7 @@ def test_boxes_leave_out_nothing_and_break_ties_by_index(rng, dtype, level):
 
 @pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
 def test_boxes_refuse_what_does_not_fit():
-    tree = native.Tree(np.zeros((5, 2)), 16)
+    tree = native.Tree(np.zeros((5, 2)))
     with pytest.raises(ValueError, match="fit together"):
         tree.nearest(np.zeros((3, 2)), 6)
     with pytest.raises(ValueError, match="fit together"):

@@ -72,11 +72,11 @@ def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
 
 
 class Tree:
-    """Points (N, D), sorted into boxes of `leaf_size`, so that the nearest of them are found fast."""
+    """Points (N, D), sorted into boxes, so that the nearest of them are found fast."""
 
-    def __init__(self, points: np.ndarray, leaf_size: int):
+    def __init__(self, points: np.ndarray):
         self._points = np.ascontiguousarray(points)
-        self._tree = _native.tree(self._points, *points.shape, leaf_size)
+        self._tree = _native.tree(self._points, *points.shape)
 
     def nearest(self, queries: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of the n nearest points to each query, nearest first; ties go to the lower index."""

@@ -128,10 +128,8 @@ class Search:
 
     @cached_property
     def _boxes(self) -> native.Tree:
-        # About as many boxes as points in each was fastest from 10,000 points to a million.
-        leaf_size = 1 << (len(self._z).bit_length() // 2)
         # Differences of centred inputs have all the digits that these had.
-        return native.Tree(self._in_units(self._z).astype(self._z.dtype), min(max(leaf_size, 64), 512))
+        return native.Tree(self._in_units(self._z).astype(self._z.dtype))
 
     def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
         is_long = len(x) * self._z.size >= _MIN_APPROXIMATE

@@ -240,11 +240,11 @@ template <>
 const char* name_of_tree<double>() { return "tree of float64"; }
 
 template <typename T>
-PyObject* new_tree(const Py_buffer& points, long long n, long long columns, long long leaf_size) {
+PyObject* new_tree(const Py_buffer& points, long long n, long long columns) {
   Tree<T>* tree = nullptr;
   Py_BEGIN_ALLOW_THREADS;
   try {
-    tree = new Tree<T>(static_cast<const T*>(points.buf), n, columns, leaf_size);
+    tree = new Tree<T>(static_cast<const T*>(points.buf), n, columns);
   } catch (const std::bad_alloc&) {
   }
   Py_END_ALLOW_THREADS;
@@ -256,15 +256,15 @@ PyObject* new_tree(const Py_buffer& points, long long n, long long columns, long
 
 PyObject* tree(PyObject*, PyObject* arguments) {
   Py_buffer points;
-  long long n, columns, leaf_size;
-  if (!PyArg_ParseTuple(arguments, "y*LLL", &points, &n, &columns, &leaf_size)) return nullptr;
+  long long n, columns;
+  if (!PyArg_ParseTuple(arguments, "y*LL", &points, &n, &columns)) return nullptr;
   PyObject* result = nullptr;
-  if (n < 1 || columns < 1 || leaf_size < 16 || leaf_size % 16 != 0)
-    PyErr_SetString(PyExc_ValueError, "a tree has points and columns, and leaves of a multiple of 16");
+  if (n < 1 || columns < 1)
+    PyErr_SetString(PyExc_ValueError, "a tree has points and columns");
   else if (points.len == n * columns * static_cast<long long>(sizeof(float)))
-    result = new_tree<float>(points, n, columns, leaf_size);
+    result = new_tree<float>(points, n, columns);
   else if (points.len == n * columns * static_cast<long long>(sizeof(double)))
-    result = new_tree<double>(points, n, columns, leaf_size);
+    result = new_tree<double>(points, n, columns);
   else
     PyErr_SetString(PyExc_ValueError, "points are not of these sizes");
   PyBuffer_Release(&points);
@@ -276,8 +276,7 @@ bool search(PyObject* capsule, const Py_buffer& queries, const Py_buffer& out, l
             long long n_threads) {
   const auto& tree = *static_cast<const Tree<T>*>(PyCapsule_GetPointer(capsule, name_of_tree<T>()));
   const bool fits = queries.len == n * tree.columns * static_cast<long long>(sizeof(T)) &&
-                    out.len == n * k * static_cast<long long>(sizeof(int32_t)) && k >= 1 &&
-                    k <= std::count_if(tree.index.begin(), tree.index.end(), [](int32_t i) { return i >= 0; });
+                    out.len == n * k * static_cast<long long>(sizeof(int32_t)) && k >= 1 && k <= tree.n;
   if (!fits) return false;
   const auto nearest = kernels<T>().nearest;
   const auto* from = static_cast<const T*>(queries.buf);
@@ -287,7 +286,7 @@ bool search(PyObject* capsule, const Py_buffer& queries, const Py_buffer& out, l
   // Of many queries, those near one another come one after the other: they look at the same boxes.
   std::vector<int32_t> order;
   if (n >= kMany) {
-    order = Tree<T>(from, n, tree.columns, kAtOnce).index;
+    order = Tree<T>(from, n, tree.columns).index;
     order.erase(std::remove(order.begin(), order.end(), -1), order.end());
   }
   std::atomic<long long> next{0};
@@ -390,7 +389,7 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
     {"saved_numbers", saved_numbers, METH_VARARGS,
      "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
-    {"tree", tree, METH_VARARGS, "(points, n, columns, leaf_size): points in boxes, for `nearest`."},
+    {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},
     {"sum_of_blocks", sum_of_blocks, METH_VARARGS,

@@ -37,7 +37,12 @@ struct Nearest {
 
   void add(T distance, int32_t index) {
     found.push_back({distance, index});
-    if (static_cast<int64_t>(found.size()) >= 2 * k + 32) shrink();
+  }
+
+  // Finding the limit takes longer than a few that turn out to be too far; the first limit comes as soon as it can.
+  void shrink_now_and_then() {
+    const int64_t some = limit < std::numeric_limits<T>::infinity() ? k / 2 : 0;
+    if (static_cast<int64_t>(found.size()) > k + some) shrink();
   }
 
   void shrink() {
@@ -52,12 +57,12 @@ template <typename T>
 void scan(const Tree<T>& tree, int64_t leaf, const T* query, Nearest<T>& nearest) {
   using V = typename Simd<T>::V;
   using Unaligned = typename Simd<T>::Unaligned;
-  const T* points = tree.points.data() + leaf * tree.columns * tree.leaf_size;
-  const int32_t* index = tree.index.data() + leaf * tree.leaf_size;
-  for (int64_t i = 0; i < tree.leaf_size; i += kLanes<T>) {
+  const T* points = tree.points.data() + leaf * tree.columns * kLeaf;
+  const int32_t* index = tree.index.data() + leaf * kLeaf;
+  for (int64_t i = 0; i < kLeaf; i += kLanes<T>) {
     V distance{};
     for (int64_t d = 0; d < tree.columns; ++d) {
-      const V difference = *reinterpret_cast<const Unaligned*>(points + d * tree.leaf_size + i) - query[d];
+      const V difference = *reinterpret_cast<const Unaligned*>(points + d * kLeaf + i) - query[d];
       distance += difference * difference;
     }
     // A tie at the limit may win by its index.
@@ -65,20 +70,20 @@ void scan(const Tree<T>& tree, int64_t leaf, const T* query, Nearest<T>& nearest
     for (int l = 0; l < kLanes<T>; ++l)
       if (distance[l] <= nearest.limit && index[i + l] >= 0) nearest.add(distance[l], index[i + l]);
   }
-  nearest.shrink();
+  nearest.shrink_now_and_then();
 }
 
-// Squared distances of a query to boxes first, ..., first + n - 1; n is a multiple of 16.
+// Squared distances of a query to `kFan` boxes.
 template <typename T>
-void distances_to(const Boxes<T>& boxes, int64_t columns, const T* query, int64_t first, int64_t n, T* out) {
+void distances_to(const T* corners, int64_t columns, const T* query, T* out) {
   using V = typename Simd<T>::V;
   using Unaligned = typename Simd<T>::Unaligned;
-  for (int64_t b = 0; b < n; b += kLanes<T>) {
+  for (int64_t b = 0; b < kFan; b += kLanes<T>) {
     V distance{};
     for (int64_t d = 0; d < columns; ++d) {
-      const int64_t at = d * boxes.padded + first + b;
-      const V below = *reinterpret_cast<const Unaligned*>(boxes.low.data() + at) - query[d];
-      const V above = query[d] - *reinterpret_cast<const Unaligned*>(boxes.high.data() + at);
+      const T* low = corners + 2 * d * kFan + b;
+      const V below = *reinterpret_cast<const Unaligned*>(low) - query[d];
+      const V above = query[d] - *reinterpret_cast<const Unaligned*>(low + kFan);
       V outside = below > above ? below : above;
       outside = outside > V{} ? outside : V{};
       distance += outside * outside;
@@ -87,37 +92,33 @@ void distances_to(const Boxes<T>& boxes, int64_t columns, const T* query, int64_
   }
 }
 
+// Looks at a group of boxes, the nearest first.
+template <typename T>
+void look(const Tree<T>& tree, int64_t level, int64_t group, const T* query, Nearest<T>& nearest) {
+  const Boxes<T>& boxes = tree.boxes[level];
+  T distances[kFan];
+  distances_to(boxes.of(group), tree.columns, query, distances);
+  Candidate<T> near[kFan];
+  int64_t n = 0;
+  for (int64_t i = 0; i < kFan && kFan * group + i < boxes.n; ++i) {
+    if (!(distances[i] <= nearest.limit)) continue;
+    const Candidate<T> box{distances[i], static_cast<int32_t>(kFan * group + i)};
+    int64_t at = n++;
+    for (; at > 0 && box < near[at - 1]; --at) near[at] = near[at - 1];
+    near[at] = box;
+  }
+  for (int64_t i = 0; i < n && near[i].distance <= nearest.limit; ++i)
+    level == 0 ? scan(tree, near[i].index, query, nearest) : look(tree, level - 1, near[i].index, query, nearest);
+}
+
 // Indices of the k nearest points to a query, nearest first; ties go to the lower index.
 template <typename T>
 void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out) {
-  thread_local std::vector<Candidate<T>> found, boxes;
-  thread_local std::vector<T> distances;
+  thread_local std::vector<Candidate<T>> found;
   found.clear();
-  boxes.clear();
-  distances.resize(tree.groups.padded);
-  distances_to(tree.groups, tree.columns, query, 0, tree.groups.padded, distances.data());
-  const int64_t home = std::min_element(distances.begin(), distances.begin() + tree.groups.n) - distances.begin();
   Nearest<T> nearest{found, k};
-  const auto collect = [&](int64_t group) {
-    T of_leaves[16];
-    distances_to(tree.leaves, tree.columns, query, 16 * group, 16, of_leaves);
-    for (int64_t i = 0; i < 16 && 16 * group + i < tree.n_leaves; ++i)
-      if (of_leaves[i] <= nearest.limit) boxes.push_back({of_leaves[i], static_cast<int32_t>(16 * group + i)});
-  };
-  const auto look = [&] {
-    std::sort(boxes.begin(), boxes.end());
-    for (const auto& box : boxes) {
-      if (box.distance > nearest.limit) break;
-      scan(tree, box.index, query, nearest);
-    }
-    boxes.clear();
-  };
-  // After the nearest group few others are left.
-  collect(home);
-  look();
-  for (int64_t g = 0; g < tree.groups.n; ++g)
-    if (g != home && distances[g] <= nearest.limit) collect(g);
-  look();
+  look(tree, static_cast<int64_t>(tree.boxes.size()) - 1, 0, query, nearest);
+  nearest.shrink();
   std::sort(found.begin(), found.end());
   // A query that is not a number has no neighbours; what is computed with any is not a number either.
   for (int64_t i = 0; i < k; ++i) out[i] = i < static_cast<int64_t>(found.size()) ? found[i].index : 0;

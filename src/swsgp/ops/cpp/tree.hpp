@@ -1,4 +1,5 @@
-// Points in boxes: halved along the widest column until a box holds few, so that most boxes can be left out of a search.
+// Points in boxes: halved along the widest column until a box holds few, and boxes in larger boxes, so that most can be
+// left out of a search.
 
 #pragma once
 
@@ -10,39 +11,45 @@
 
 namespace swsgp {
 
-// Corners of boxes, (columns, padded); those of the padding, up to a multiple of 16, are infinitely far away.
+// Points in a leaf, and boxes in a box: multiples of the lanes of a vector, and fast from 10,000 points to a million.
+constexpr int64_t kLeaf = 32, kFan = 16;
+
+// Corners of boxes, `kFan` neighbours at a time: (n / kFan, columns, low or high, kFan).
 template <typename T>
 struct Boxes {
-  int64_t n, padded;
-  std::vector<T> low, high;
+  int64_t n, columns;
+  std::vector<T> corners;
 
-  Boxes(int64_t columns, int64_t n)
-      : n(n),
-        padded((n + 15) / 16 * 16),
-        low(columns * padded, std::numeric_limits<T>::infinity()),
-        high(columns * padded, -std::numeric_limits<T>::infinity()) {}
+  Boxes(int64_t n, int64_t columns) : n(n), columns(columns), corners((n + kFan - 1) / kFan * columns * 2 * kFan) {
+    for (size_t i = 0; i < corners.size(); ++i)
+      corners[i] = i / kFan % 2 == 0 ? std::numeric_limits<T>::infinity() : -std::numeric_limits<T>::infinity();
+  }
+
+  // The corners of box kFan * group and of those after it.
+  const T* of(int64_t group) const { return corners.data() + group * columns * 2 * kFan; }
 
   void include(int64_t box, int64_t d, T least, T most) {
-    low[d * padded + box] = std::min(low[d * padded + box], least);
-    high[d * padded + box] = std::max(high[d * padded + box], most);
+    T* low = corners.data() + ((box / kFan * columns + d) * 2) * kFan + box % kFan;
+    low[0] = std::min(low[0], least);
+    low[kFan] = std::max(low[kFan], most);
   }
 };
 
 template <typename T>
 struct Tree {
-  int64_t columns, leaf_size, n_leaves;
-  std::vector<T> points;       // (n_leaves, columns, leaf_size); infinite where a leaf is not full.
-  std::vector<int32_t> index;  // (n_leaves, leaf_size); -1 there.
-  Boxes<T> leaves, groups;     // Of each leaf, and of each 16 of them, which are neighbours.
+  int64_t n, columns, n_leaves;
+  std::vector<T> points;        // (n_leaves, columns, kLeaf); infinite where a leaf is not full.
+  std::vector<int32_t> index;   // (n_leaves, kLeaf); -1 there.
+  std::vector<Boxes<T>> boxes;  // Of each leaf, of each kFan of them, and so on, until there are kFan or fewer.
 
-  Tree(const T* from, int64_t n, int64_t columns, int64_t leaf_size)
-      : columns(columns),
-        leaf_size(leaf_size),
-        n_leaves((n + leaf_size - 1) / leaf_size),
-        points(n_leaves * columns * leaf_size, std::numeric_limits<T>::infinity()),
-        index(n_leaves * leaf_size, -1),
-        leaves(columns, n_leaves),
-        groups(columns, (n_leaves + 15) / 16) {
+  Tree(const T* from, int64_t n, int64_t columns)
+      : n(n),
+        columns(columns),
+        n_leaves((n + kLeaf - 1) / kLeaf),
+        points(n_leaves * columns * kLeaf, std::numeric_limits<T>::infinity()),
+        index(n_leaves * kLeaf, -1) {
+    boxes.emplace_back(n_leaves, columns);
+    while (boxes.back().n > kFan) boxes.emplace_back((boxes.back().n + kFan - 1) / kFan, columns);
     std::vector<int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
     split(from, order.data(), n, 0, n_leaves);
@@ -66,8 +73,10 @@ struct Tree {
         widest = d;
       }
     }
-    // All leaves but the last are full.
-    const int64_t left = n_own / 2, n_left = left * leaf_size;
+    // All leaves but the last are full, and so are the larger boxes, which no cut goes through.
+    int64_t whole = 1;
+    while (whole * kFan < n_own) whole *= kFan;
+    const int64_t left = (n_own / 2 + whole - 1) / whole * whole, n_left = left * kLeaf;
     std::nth_element(order, order + n_left, order + n, [&](int32_t a, int32_t b) {
       const T one = from[a * columns + widest], other = from[b * columns + widest];
       return one < other || (one == other && a < b);
@@ -78,15 +87,18 @@ struct Tree {
 
   void fill(const T* from, const int32_t* order, int64_t n, int64_t leaf) {
     for (int64_t i = 0; i < n; ++i) {
-      index[leaf * leaf_size + i] = order[i];
+      index[leaf * kLeaf + i] = order[i];
       for (int64_t d = 0; d < columns; ++d)
-        points[(leaf * columns + d) * leaf_size + i] = from[order[i] * columns + d];
+        points[(leaf * columns + d) * kLeaf + i] = from[order[i] * columns + d];
     }
     for (int64_t d = 0; d < columns; ++d) {
-      const T* column = points.data() + (leaf * columns + d) * leaf_size;
+      const T* column = points.data() + (leaf * columns + d) * kLeaf;
       const T least = *std::min_element(column, column + n), most = *std::max_element(column, column + n);
-      leaves.include(leaf, d, least, most);
-      groups.include(leaf / 16, d, least, most);
+      int64_t box = leaf;
+      for (auto& level : boxes) {
+        level.include(box, d, least, most);
+        box /= kFan;
+      }
     }
   }
 };
