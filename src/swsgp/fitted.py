@@ -71,7 +71,7 @@ class Fitted:
     @cached_property
     def predictor(self) -> Predictor | BaselinePredictor:
         if isinstance(self.model, SparseGP):
-            return Predictor(self._for_prediction)
+            return Predictor(self._for_prediction, self.model.precision)
         return BaselinePredictor(self.model)
 
     def moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,11 +4,25 @@ import numpy as np
 import oracle
 import pytest
 from models import JITTER, LENGTHSCALE, NOISE, VARIANCE, D, H, M, dense_q_u, make, toy
-from tolerances import EXACT
+from tolerances import EXACT, TOLERANCE
 
-from swsgp import All, Bernoulli, Gaussian, Matern52, PerPoint, Poisson, Predictor, Softmax, Union, create
+from swsgp import (
+    All,
+    Bernoulli,
+    Gaussian,
+    Matern52,
+    PerPoint,
+    Poisson,
+    Predictor,
+    RationalQuadratic,
+    Softmax,
+    Union,
+    create,
+)
 from swsgp.errors import DataError, NumericalError, SettingError
 from swsgp.gp import prediction
+from swsgp.gp.few import FewPoints
+from swsgp.ops import native
 
 
 @pytest.mark.parametrize("form", ["diag", "full"])
@@ -36,6 +50,33 @@ def test_chunks_do_not_change_predictions(float64, rng, monkeypatch, active):
     for one, other in zip((*whole[0], whole[1]), (*parts[0], parts[1]), strict=True):
         assert one.shape == (45,)
         np.testing.assert_allclose(one, other, **EXACT)
+
+
+@pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("likelihood", [Gaussian(NOISE), Softmax(3)])
+def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likelihood):
+    x, _ = toy(rng, 1 + prediction._FEW // H)
+    model = make(
+        x, PerPoint(H), "diag", likelihood=likelihood, offset=np.full(likelihood.n_latent, 0.7), precision=precision
+    )
+    predictor = Predictor(model)
+    assert isinstance(predictor._few_points, FewPoints)
+    many = predictor.latent(x)
+    for i in (0, 3):
+        for few, all_of_them in zip(predictor.latent(x[i : i + 2]), many, strict=True):
+            assert few.dtype == precision
+            np.testing.assert_allclose(few, all_of_them[i : i + 2], **TOLERANCE[precision])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"covariance": RationalQuadratic()}, {"active": All()}, {"form": "full"}],
+    ids=["covariance", "active", "form"],
+)
+def test_a_model_that_is_not_simple_is_left_to_its_programs(float64, rng, change):
+    x, _ = toy(rng)
+    assert Predictor(make(x, **({"active": PerPoint(H), "form": "diag"} | change)))._few_points is None
 
 
 def test_observed_variance_is_latent_plus_noise_and_density_is_gaussian(float64, rng):

@@ -15,6 +15,7 @@ from swsgp.arrays import inputs_for, pair_for, to_power_of_two
 from swsgp.errors import NumericalError, SettingError
 from swsgp.gp import programs
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
+from swsgp.gp.few import FewPoints
 from swsgp.gp.likelihoods import Classification, Regression
 from swsgp.gp.model import SparseGP, per_inducing, prepared
 from swsgp.gp.variational import Diagonal, Full
@@ -37,10 +38,11 @@ _MAX_RETRIES = 4
 class Predictor:
     """A trained model, ready to predict.
 
-    For `All`, the one factor that every point shares is computed here, once.
+    For `All`, the one factor that every point shares is computed here, once. Neighbours may be searched for in less
+    precision than the model has now, if it was trained in less.
     """
 
-    def __init__(self, model: SparseGP):
+    def __init__(self, model: SparseGP, search_precision: str | None = None):
         self._z = np.asarray(model.inducing)
         self.model = model = prepared(model)
         self._precision, self._active = model.precision, model.active_prediction
@@ -57,7 +59,10 @@ class Predictor:
             own = {id(array) for array in per_inducing(model)}
             self._per_inducing = {i: np.asarray(a) for i, a in enumerate(self._arrays) if id(a) in own}
         with precision_scope(self._precision):
-            self._search = SearchInducing(model.metric, self._z)
+            self._few_points = FewPoints.of(model)
+            self._search = SearchInducing(model.metric, self._z.astype(search_precision or self._precision))
+        arrays, definition = jax.tree.flatten(model.likelihood)
+        self._likelihood = [np.asarray(array) for array in arrays], Structure(definition)
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
@@ -185,6 +190,14 @@ class Predictor:
         match self._active:
             case PerPoint(n_neighbors):
                 own = self._search(x, n_neighbors)
+                if self._few_points is not None and own.size <= _FEW:
+                    mean, variance = self._few_points(x, own)
+                    if np.isfinite(mean).all() and np.isfinite(variance).all():
+                        arrays, structure = self._likelihood
+                        results = programs.of_moments(
+                            arrays, mean, variance, others, structure=structure, finish=finish
+                        )
+                        return tuple(np.asarray(result) for result in results)
 
                 def compute(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
                     arrays = self._arrays if model is self.model else jax.tree.leaves(model)

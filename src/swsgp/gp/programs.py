@@ -68,6 +68,15 @@ def per_point(
     return finished(model, *model.whole(mean[:, 0], variance[:, 0], seen), others, finish)
 
 
+@partial(jit, constant=("structure", "finish"))
+def of_moments(
+    arrays: list[Array], mean: Array, variance: Array, others: tuple[Array, ...], structure: Structure, finish: Finish
+) -> tuple[Array, ...]:
+    """The results where the latent moments are known; the arrays are those of the likelihood."""
+    likelihood: Likelihood = structure.together(arrays)
+    return jax.vmap(lambda *row: finish(likelihood, *row))(mean, variance, *others)
+
+
 @partial(jit, constant="finish")
 def with_all(
     model: SparseGP, factor: Array, x: Array, others: tuple[Array, ...], finish: Finish

@@ -71,6 +71,16 @@ def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
     return call("inverse_factor", [k.shape], k, vmap_method="broadcast_all")[0]
 
 
+def conditionals_on_host(
+    x: Float[np.ndarray, "B D"], z: Float[np.ndarray, "B H D"], theta: Float[np.ndarray, " P"], kinds: int
+) -> tuple[Float[np.ndarray, "B H"], Float[np.ndarray, " B"]]:
+    """Weights and remainders of `swsgp.ops.fused.conditionals` for a few points, on one core, without JAX."""
+    weights, remainder = np.empty(z.shape[:2], x.dtype), np.empty(len(x), x.dtype)
+    arrays = (np.ascontiguousarray(part) for part in (x, z, theta))
+    _native.conditionals(*arrays, weights, remainder, *z.shape, kinds, x.dtype == np.float64)
+    return weights, remainder
+
+
 class Tree:
     """Points (N, D), sorted into boxes, so that the nearest of them are found fast."""
 

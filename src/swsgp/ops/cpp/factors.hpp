@@ -116,11 +116,10 @@ void square(Tile<T>& tile) {
         for (int r = 0; r < 4; ++r)
           for (int q = 0; q < kColumns; ++q) block[r][c + q] = acc[r][q];
       }
+      // Rows above i have been read for the last time.
       for (int r = 0; r < 4; ++r)
-        for (int c = 0; c < 4; ++c) m[(i + r) * stride + j + c] = block[r][c];
+        for (int c = 0; c < 4; ++c) m[(i + r) * stride + j + c] = m[(j + c) * stride + i + r] = block[r][c];
     }
-  for (int64_t i = 0; i < padded; ++i)
-    for (int64_t j = i + 1; j < padded; ++j) m[i * stride + j] = m[j * stride + i];
 }
 
 // out = W v, with W lower triangular.

@@ -225,6 +225,41 @@ PyObject* saved_numbers(PyObject*, PyObject* arguments) {
   return PyLong_FromLongLong((n_points + lanes - 1) / lanes * a_tile);
 }
 
+// ------------------------------------------------------------------------------------------------ a few points
+
+template <typename T>
+void conditionals_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, int64_t kinds) {
+  const Theta<T> theta(static_cast<const T*>(in[2].buf), sizes.n_columns, kinds);
+  const Inputs<T> inputs{static_cast<const T*>(in[0].buf), static_cast<const T*>(in[1].buf), nullptr, nullptr, {}};
+  const System<T> results{static_cast<T*>(out[0].buf), static_cast<T*>(out[1].buf), nullptr, nullptr};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes);
+  for (int64_t first = 0; first < sizes.n_points; first += run.lanes)
+    run.system(sizes, theta, inputs, results, first, scratch(bytes));
+}
+
+PyObject* conditionals(PyObject*, PyObject* arguments) {
+  Py_buffer in[3], out[2];
+  long long n, n_active, columns, kinds;
+  int is_double;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*w*w*LLLLp", &in[0], &in[1], &in[2], &out[0], &out[1], &n, &n_active, &columns,
+                        &kinds, &is_double))
+    return nullptr;
+  const long long size = is_double ? sizeof(double) : sizeof(float);
+  const bool fits = n >= 0 && n_active >= 1 && columns >= 1 && in[0].len == n * columns * size &&
+                    in[1].len == n * n_active * columns * size && in[2].len == (2 * columns + 7) * size &&
+                    out[0].len == n * n_active * size && out[1].len == n * size;
+  const Sizes sizes{n, n_active, columns, 0};
+  if (fits) is_double ? conditionals_of<double>(in, out, sizes, kinds) : conditionals_of<float>(in, out, sizes, kinds);
+  for (auto& buffer : in) PyBuffer_Release(&buffer);
+  for (auto& buffer : out) PyBuffer_Release(&buffer);
+  if (!fits) {
+    PyErr_SetString(PyExc_ValueError, "inputs and results do not fit together");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 // ------------------------------------------------------------------------------------------------ searches
 
 template <typename T>
@@ -389,6 +424,8 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
     {"saved_numbers", saved_numbers, METH_VARARGS,
      "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
+    {"conditionals", conditionals, METH_VARARGS,
+     "(x, z, theta, weights, remainder, B, H, D, kinds, is_double): the `system` operation without K^-1, on the host."},
     {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},

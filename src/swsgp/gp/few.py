@@ -1,0 +1,41 @@
+"""q(f) of a few points on the host: calling a program of JAX takes longer than they do."""
+
+import numpy as np
+
+from swsgp.gp.active import PerPoint
+from swsgp.gp.model import SparseGP
+from swsgp.gp.variational import Diagonal
+from swsgp.ops import native
+from swsgp.shapes import Float, Int
+
+
+class FewPoints:
+    """A model with active sets of each point's own and a diagonal S, as plain arrays; in the scope of its precision."""
+
+    def __init__(self, model: SparseGP, kinds: int, theta: np.ndarray):
+        assert isinstance(model.variational, Diagonal)
+        self._kinds, self._theta = kinds, theta
+        self._inducing, self._mean = np.asarray(model.inducing), np.asarray(model.variational.mean)
+        self._variance = np.exp(2.0 * np.asarray(model.variational.log_std))
+        self._offset = 0.0 if model.offset is None else np.asarray(model.offset)
+
+    @classmethod
+    def of(cls, model: SparseGP) -> "FewPoints | None":
+        """None where the compiled operations are not there, or do not know the model."""
+        match model.active_prediction, model.variational:
+            case PerPoint(n_neighbors), Diagonal() if n_neighbors <= native.MAX_SIZE and native.is_available():
+                simple = model.covariance.simple(model.inducing.shape[1])
+            case _:
+                return None
+        if simple is None or model.landmarks is not None:
+            return None
+        return cls(model, simple.kinds, np.asarray(simple.packed(0.0, model.jitter)))
+
+    def __call__(
+        self, x: Float[np.ndarray, "B D"], own: Int[np.ndarray, "B H"]
+    ) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"]]:
+        """Mean and variance of q(f) at points with these active sets; not finite where a factor fails."""
+        a, remainder = native.conditionals_on_host(x, self._inducing[own], self._theta, self._kinds)
+        mean = np.einsum("bh,bhq->bq", a, self._mean[own])
+        variance = np.einsum("bh,bhq->bq", a**2, self._variance[own])
+        return mean + self._offset, variance + remainder[:, None]
