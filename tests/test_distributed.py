@@ -30,7 +30,7 @@ QUICK = f"""{ON_ALL_CORES}
 from swsgp import processes
 from swsgp.cli import main
 from swsgp.fit import checkpoints
-processes._SILENT, processes._RUNTIME, checkpoints._EVERY = 4.0, 10, 0.5
+processes._SILENT, processes._RUNTIME, processes._START, checkpoints._EVERY = 4.0, 10, 20, 0.5
 main()
 """
 
@@ -52,16 +52,16 @@ def alone(*arguments):
     assert done.exit_code == 0, done
 
 
-def start(*arguments):
-    return start_each(arguments, arguments)
+def start(*arguments, **environment):
+    return start_each(arguments, arguments, **environment)
 
 
-def start_each(*each):
+def start_each(*each, n=2, **environment):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    own = ["--quiet", "--distributed", "--coordinator", address, "--processes", "2", "--process"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    own = ["--quiet", "--distributed", "--coordinator", address, "--processes", str(n), "--process"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ, **environment}}
     return [
         subprocess.Popen([sys.executable, "-c", QUICK, "fit", *map(str, arguments), *own, str(number)], **pipes)
         for number, arguments in enumerate(each)
@@ -88,11 +88,12 @@ def arrays(path):
     return model.variational.mean, model.variational.log_std, model.covariance.log_lengthscale
 
 
-@pytest.mark.parametrize("memory", [[], ["--max-memory", "1MB"]])
-def test_two_processes_reach_the_model_that_one_reaches(tables, tmp_path, memory):
+@pytest.mark.parametrize(("memory", "n_devices"), [([], 1), (["--max-memory", "1MB"], 2)])
+def test_two_processes_reach_the_model_that_one_reaches(tables, tmp_path, memory, n_devices):
     options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--max-steps", "200", *memory]
     alone(*options, "--out", tmp_path / "one.swsgp")
-    said, codes = ended(start(*options, "--out", tmp_path / "two.swsgp", "--json"))
+    devices = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices}"}
+    said, codes = ended(start(*options, "--out", tmp_path / "two.swsgp", "--json", **devices))
     assert codes == [0, 0], said
     # The first speaks and writes, the other does neither.
     assert json.loads(said[0][0])["rows"] == 1501
@@ -149,8 +150,13 @@ def test_several_devices_of_one_process_reach_the_model_that_one_reaches(tmp_pat
 
 
 def wait_for(file):
+    wait_until(file.exists)
+
+
+def wait_until(condition):
     deadline = time.monotonic() + 120
-    while not file.exists() and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -160,10 +166,12 @@ def wait_for(file):
         (1, signal.SIGKILL, "process 1 of 2 (process id {}"),
         (1, signal.SIGSTOP, "process 1 of 2 (process id {}"),
         (0, signal.SIGKILL, "process 1 of 2 has ended: process 0 (at 127.0.0.1:"),
+        (0, signal.SIGSTOP, "process 1 of 2 has ended: process 0 (at 127.0.0.1:"),
     ],
 )
 def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_number(tables, tmp_path, who, how, words):
     options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--batch-size", "128"]
+    options += ["--max-memory", "1MB"] if how == signal.SIGKILL else []
     out, checkpoint = tmp_path / "m.swsgp", tmp_path / "m.swsgp.checkpoint"
     running = start(*options, "--out", out)
     wait_for(checkpoint)
@@ -176,6 +184,8 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_nu
     assert "--resume" in said
     assert 0 < read_header(checkpoint)["step"] < 800
     assert not out.exists()
+    # A first process that was killed leaves its rows; the other one does not.
+    wait_until(lambda: len(list(tmp_path.glob("swsgp-*"))) == int((who, how) == (0, signal.SIGKILL)))
     if how == signal.SIGSTOP:
         return
     if who == 1:
@@ -254,12 +264,35 @@ def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, options, w
     assert not list(tmp_path.iterdir())
 
 
-def test_processes_with_different_tables_are_told_so(tables, tmp_path):
+def test_processes_that_are_not_all_started_say_so(tables, tmp_path):
+    options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--out", tmp_path / "m.swsgp"]
+    said, codes = ended(start_each(options, n=2))
+    assert codes[0] not in (0, None)
+    assert "not all processes came to 127.0.0.1:" in said[0][1]
+
+
+@pytest.mark.parametrize(
+    ("memory", "change", "words"),
+    [
+        ([], {"column": lambda x: np.sort(x) ** 3}, "the table of process 1 is not that of process 0"),
+        ([], {"order": np.arange(1501)[::-1]}, "the table of process 1 is not that of process 0"),
+        # What the sample does not show.
+        (["--max-memory", "1MB"], {"order": np.roll(np.arange(30_000), 1)}, "the table of process 1 is not that"),
+        ([], {"options": ["--learning-rate", "0.1"]}, "the settings of process 1 are not those of process 0"),
+    ],
+    ids=["values", "order", "order on disk", "settings"],
+)
+def test_processes_that_do_not_learn_the_same_are_told_so(tables, tmp_path, memory, change, words):
     rows = pq.read_table(tables / "numbers.parquet")
-    pq.write_table(rows.set_column(0, "x0", pa.array(np.sort(np.asarray(rows["x0"])) ** 3)), tmp_path / "t.parquet")
-    options = ["--target", "y", *STEPS, "--out", tmp_path / "m.swsgp"]
-    one, other = start_each([tables / "numbers.parquet", *options], [tmp_path / "t.parquet", *options])
-    said, codes = ended([one, other])
-    assert codes == [2, 2]
-    assert "the table of process 1 is not that of process 0" in said[0][1]
-    assert not (tmp_path / "m.swsgp").exists()
+    rows = pa.concat_tables([rows] * 20).slice(0, 30_000) if memory else rows
+    pq.write_table(rows, tmp_path / "one.parquet")
+    if "column" in change:
+        rows = rows.set_column(0, "x0", pa.array(change["column"](np.asarray(rows["x0"]))))
+    pq.write_table(rows.take(change["order"]) if "order" in change else rows, tmp_path / "other.parquet")
+    options = ["--target", "y", *STEPS, *memory, "--out", tmp_path / "m.swsgp"]
+    other_options = [*options, *change.get("options", [])]
+    running = start_each([tmp_path / "one.parquet", *options], [tmp_path / "other.parquet", *other_options])
+    said, codes = ended(running)
+    assert codes == [2, 2], said
+    assert words in said[0][1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.parquet", "other.parquet"]

@@ -131,6 +131,75 @@ def test_a_file_that_is_damaged_is_named_and_nothing_is_left(folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
 
 
+def test_a_table_that_is_damaged_when_a_run_goes_on_leaves_its_checkpoint_as_it_is(folder, tmp_path):
+    out, checkpoint, bad = tmp_path / "m.swsgp", tmp_path / "m.swsgp.checkpoint", folder / "b.parquet"
+    model = SWSGPRegressor(n_inducing=50, n_neighbors=8, max_steps=100)
+    model.fit_file(folder, "y", max_memory="2MB", checkpoint=checkpoint)
+    before = checkpoint.read_bytes()
+    bad.write_bytes(bad.read_bytes()[:-1000])
+    options = ["--max-memory", "2MB", "--n-inducing", "50", "--n-neighbors", "8", "--max-steps", "100", "--quiet"]
+    done = run("fit", folder, "--target", "y", *options, "--out", out, "--resume")
+    assert done.returncode == 1
+    assert "b.parquet" in done.stderr
+    assert checkpoint.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [checkpoint.name, "rows"]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "places of text"])
+def test_a_damaged_arrow_file_is_an_error_and_not_the_end_of_the_program(tmp_path, damage):
+    file = tmp_path / "t.arrow"
+    rng = np.random.default_rng(0)
+    rows = pa.table(
+        {"x": rng.normal(size=50_000), "kind": rng.choice(["a", "b"], 50_000), "y": rng.normal(size=50_000)}
+    )
+    with pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+    content = bytearray(file.read_bytes())
+    if damage == "cut off":
+        content = content[: len(content) // 2]
+    else:
+        # After the numbers of x; eight bytes of any number say where the text of a row ends.
+        start = 50_000 * 8 + 2_000
+        content[start : start + 100_000] = b"\xf0" * 100_000
+    file.write_bytes(content)
+    for memory in ([], ["--max-memory", "2MB"]):
+        done = run("fit", file, "--target", "y", *memory, "--out", tmp_path / "m.swsgp", "--quiet")
+        assert done.returncode == 1
+        assert "t.arrow cannot be read" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["t.arrow"]
+
+
+IN_PARTS = """
+import json, resource, sys
+from swsgp import load
+from swsgp.data.table_files import write_batches
+from swsgp.streams import labelled, predictions
+from pathlib import Path
+model = load(sys.argv[1])
+peaks = []
+for table in sys.argv[2:4]:
+    scores = model.score_parts(labelled(table, model, "y", "20MB"))
+    write_batches(Path(sys.argv[4]), predictions(table, model, ["x0"], 0.95, "20MB"))
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(json.dumps([peaks, scores["swsgp"]["rmse"]]))
+"""
+
+
+def test_predictions_and_scores_of_a_long_table_take_no_more_memory_than_those_of_a_short_one(tables, tmp_path):
+    write(tmp_path / "long.parquet", 400_000)
+    model = SWSGPRegressor(n_inducing=200, n_neighbors=8, n_landmarks=0, max_steps=50, kernel="matern52")
+    rows = pq.read_table(tables / "test.parquet")
+    model.fit(rows.drop_columns(["y"]), rows.select(["y"])).save(tmp_path / "m.swsgp")
+    files = [tmp_path / "m.swsgp", tables / "small.parquet", tmp_path / "long.parquet", tmp_path / "p.parquet"]
+    command = [sys.executable, "-c", IN_PARTS, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    (short, long), rmse = json.loads(done.stdout)
+    # All of its scores and predictions would take 60 MB.
+    assert long - short < 20_000_000
+    assert 0 < rmse < 1
+    assert pq.read_metadata(tmp_path / "p.parquet").num_rows == 400_000
+
+
 def test_a_file_that_disappears_between_two_passes_is_noticed(folder, tmp_path, monkeypatch):
     stored = from_files._stored
 
@@ -140,7 +209,7 @@ def test_a_file_that_disappears_between_two_passes_is_noticed(folder, tmp_path, 
 
     monkeypatch.setattr(from_files, "_stored", after_it_is_gone)
     model, work = SWSGPRegressor(n_inducing=50, max_steps=20), tmp_path / "work"
-    with pytest.raises(DataError, match=r"had 40,000 rows, and now has 20,000"):
+    with pytest.raises(DataError, match=r"b\.parquet cannot be read: .*No such file"):
         model.fit_file(folder, "y", workspace=work)
     assert list(work.iterdir()) == []
     assert not hasattr(model, "fitted_")

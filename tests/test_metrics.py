@@ -88,3 +88,33 @@ def test_calibration_error_is_zero_for_honest_and_large_for_boastful_probabiliti
 
 def test_a_certain_and_wrong_prediction_scores_finite():
     assert np.isfinite(metrics.class_nll(np.array([0]), np.array([[0.0, 1.0]])))
+
+
+def test_tallies_of_parts_add_up_to_the_scores_of_all():
+    rng = np.random.default_rng(0)
+    y, mean, variance = 1e6 + rng.normal(size=999), 1e6 + rng.normal(size=999), rng.uniform(0.5, 2.0, size=999)
+    whole = metrics.regression_scores(y, mean, variance)
+    parts = [
+        metrics.NumberTally.of(*(a[s] for a in (y, mean, variance))) for s in (slice(7), slice(7, 600), slice(600, 999))
+    ]
+    assert (parts[0] + parts[1] + parts[2]).scores() == pytest.approx(whole, rel=1e-9)
+    assert whole["rmse"] == pytest.approx(metrics.rmse(y, mean))
+    assert whole["r2"] == pytest.approx(metrics.r2(y, mean))
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_tallies_of_classes_add_up_and_their_auc_is_right_to_five_digits(n_classes):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, n_classes, size=20_000)
+    logits = 2.0 * rng.normal(size=(20_000, n_classes)) + 2.0 * np.eye(n_classes)[labels]
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    whole = metrics.class_scores(labels, p)
+    tally = metrics.ClassTally.of(labels[:5], p[:5]) + metrics.ClassTally.of(labels[5:], p[5:])
+    found = tally.scores()
+    assert found["auc"] == pytest.approx(whole.pop("auc"), abs=1e-5)
+    assert {name: found[name] for name in whole} == pytest.approx(whole, rel=1e-9)
+
+
+def test_certain_probabilities_have_a_bin():
+    tally = metrics.ClassTally.of(np.array([0, 1, 1]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    assert tally.scores()["auc"] == 0.75

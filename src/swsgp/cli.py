@@ -29,6 +29,7 @@ Table = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+PartMemory = Annotated[str, typer.Option("--max-memory", help="The most memory for the rows that are read at a time.")]
 Target = Annotated[str | None, typer.Option(help="The column to compare with; the one of training if not given.")]
 
 INTERRUPTED = 130
@@ -289,10 +290,10 @@ def fit(
             processes.fail(INTERRUPTED)
             _leave(INTERRUPTED)
         interrupted = True
+    processes.in_first(lambda: model.save(out))
     if not processes.is_first():
         processes.leave()
         _leave(INTERRUPTED if interrupted else 0)
-    model.save(out)
     summary = printing.summary(model, out)
     typer.echo(json_format.dumps(summary) if json else printing.as_lines(summary))
     if interrupted:
@@ -312,6 +313,7 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option(help="A column of the table to copy, such as an id. Repeat it.")
     ] = None,
+    max_memory: PartMemory = "500MB",
     json: Json = False,
 ) -> None:
     """Predict every row of a table, in order: mean, std, lower, upper; or class and a probability for each label.
@@ -330,7 +332,7 @@ def predict(
         raise SettingError(f"--out {out} lies in the folder {table}, which is the table; name another place.")
     if not 0 < coverage < 1:
         raise SettingError(f"coverage must be between 0 and 1, got {coverage}.")
-    parts = predictions(table, load(model), keep or [], coverage)
+    parts = predictions(table, load(model), keep or [], coverage, max_memory)
     with printing.progress("predicting") as count:
         n_rows = write_batches(out, map(count, parts))
     if json:
@@ -340,17 +342,21 @@ def predict(
 
 
 @app.command()
-def evaluate(model: Model, table: Table, target: Target = None, json: Json = False) -> None:
+def evaluate(
+    model: Model, table: Table, target: Target = None, max_memory: PartMemory = "500MB", json: Json = False
+) -> None:
     """Score a model on a table that has the target, beside a linear model and a constant.
 
-    swsgp evaluate price.swsgp test.parquet --json
+        swsgp evaluate price.swsgp test.parquet --json
+
+    The table is read in parts, so it may be larger than memory.
     """
     from swsgp.estimators.loading import load
     from swsgp.streams import labelled
 
     loaded = load(model)
     with printing.progress("evaluating") as count:
-        scores = loaded.evaluate_parts(map(count, labelled(table, loaded, target))).scores
+        scores = loaded.score_parts(map(count, labelled(table, loaded, target, max_memory)))
     if json:
         typer.echo(json_format.dumps(printing.finite(scores)))
         return

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from swsgp.errors import DataError
 from swsgp.fitted import Fitted
-from swsgp.metrics import class_scores, regression_scores
+from swsgp.metrics import ClassTally, NumberTally, class_scores
 
 # The systems beside the model's own, which goes by its name and comes first.
 LINEAR, CONSTANT = "linear", "constant"
@@ -45,47 +46,60 @@ class ClassEvaluation:
 Evaluation = RegressionEvaluation | ClassEvaluation
 
 
-def evaluate(fitted: Fitted, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Evaluation:
-    """Evaluate a model on labelled rows that come in batches: inputs as numbers, and numbers or class positions."""
+def evaluate(fitted: Fitted, x: np.ndarray, y: np.ndarray) -> Evaluation:
+    """Evaluate a model on labelled rows: inputs as numbers, and numbers or class positions."""
     if fitted.labels is None:
-        return _of_numbers(fitted, batches)
-    return _of_classes(fitted, tuple(str(label) for label in fitted.labels), batches)
+        mean, variance, lower, upper, position, log_density = fitted.assess_numbers(x, y)
+        tallies = _of_numbers(fitted, x, y, mean, variance, lower, upper, log_density)
+        scores = {system: tally.scores() for system, tally in tallies.items()}
+        return RegressionEvaluation(y, mean, np.sqrt(variance), lower, upper, position, log_density, scores)
+    probabilities, log_density = fitted.assess_classes(x, y)
+    scores = {system: class_scores(y, p) for system, p in _of_systems(fitted, x, probabilities).items()}
+    names = tuple(str(label) for label in fitted.labels)
+    return ClassEvaluation(names, y.astype(int), probabilities, log_density, scores)
 
 
-def _of_numbers(fitted: Fitted, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> RegressionEvaluation:
-    parts = [
-        (y, *fitted.assess_numbers(x, y), *fitted.yardsticks.linear_moments(fitted.inputs.apply(x))) for x, y in batches
-    ]
-    _check_rows(parts)
-    y, mean, variance, lower, upper, position, log_density, linear_mean, linear_variance = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    constant_mean, constant_variance = fitted.yardsticks.constant
-    scores = {
-        fitted.kind: regression_scores(y, mean, variance, nll=-float(np.mean(log_density)), interval=(lower, upper)),
-        LINEAR: regression_scores(y, linear_mean, linear_variance),
-        CONSTANT: regression_scores(y, np.full(len(y), constant_mean), np.full(len(y), max(constant_variance, 1e-300))),
-    }
-    return RegressionEvaluation(y, mean, np.sqrt(variance), lower, upper, position, log_density, scores)
-
-
-def _of_classes(
-    fitted: Fitted, names: tuple[str, ...], batches: Iterable[tuple[np.ndarray, np.ndarray]]
-) -> ClassEvaluation:
-    parts = [
-        (labels, *fitted.assess_classes(x, labels), fitted.yardsticks.linear_probabilities(fitted.inputs.apply(x)))
-        for x, labels in batches
-    ]
-    _check_rows(parts)
-    observed, probabilities, log_density, linear = (np.concatenate(column) for column in zip(*parts, strict=True))
-    scores = {
-        fitted.kind: class_scores(observed, probabilities),
-        LINEAR: class_scores(observed, linear),
-        CONSTANT: class_scores(observed, np.tile(fitted.yardsticks.constant, (len(observed), 1))),
-    }
-    return ClassEvaluation(names, observed.astype(int), probabilities, log_density, scores)
-
-
-def _check_rows(parts: list[tuple[np.ndarray, ...]]) -> None:
-    if not parts:
+def score_parts(fitted: Fitted, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, float]]:
+    """The scores of rows that come in parts, in memory that does not grow with their number."""
+    totals: dict[str, NumberTally] | dict[str, ClassTally] = {}
+    for x, y in parts:
+        if fitted.labels is None:
+            mean, variance, lower, upper, _, log_density = fitted.assess_numbers(x, y)
+            tallies: Any = _of_numbers(fitted, x, y, mean, variance, lower, upper, log_density)
+        else:
+            systems = _of_systems(fitted, x, fitted.probabilities(x))
+            tallies = {system: ClassTally.of(y, p) for system, p in systems.items()}
+        totals = {system: totals[system] + tally for system, tally in tallies.items()} if totals else tallies
+    if not totals:
         raise DataError("there are no rows to compare with.")
+    return {system: tally.scores() for system, tally in totals.items()}
+
+
+def _of_numbers(
+    fitted: Fitted,
+    x: np.ndarray,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    log_density: np.ndarray,
+) -> dict[str, NumberTally]:
+    """A tally for each system."""
+    constant_mean, constant_variance = fitted.yardsticks.constant
+    linear = fitted.yardsticks.linear_moments(fitted.inputs.apply(x))
+    constant = np.full(len(y), constant_mean), np.full(len(y), max(constant_variance, 1e-300))
+    return {
+        fitted.kind: NumberTally.of(y, mean, variance, -log_density, (lower, upper)),
+        LINEAR: NumberTally.of(y, *linear),
+        CONSTANT: NumberTally.of(y, *constant),
+    }
+
+
+def _of_systems(fitted: Fitted, x: np.ndarray, probabilities: np.ndarray) -> dict[str, np.ndarray]:
+    """The class probabilities of each system."""
+    return {
+        fitted.kind: probabilities,
+        LINEAR: fitted.yardsticks.linear_probabilities(fitted.inputs.apply(x)),
+        CONSTANT: np.tile(fitted.yardsticks.constant, (len(x), 1)),
+    }

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     new = _beside(path)
     try:
-        yield new
-        _flush(new)
+        with naming(path):
+            yield new
+            _flush(new)
         # A temporary file is private; a result has the rights of any other new file.
         new.chmod(0o666 & ~_umask())
         os.replace(new, path)
@@ -29,6 +31,18 @@ def write(path: Path, content: bytes) -> None:
     """Put `content` in the file, whole or not at all."""
     with replacing(path) as new:
         new.write_bytes(content)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of writing that names no file names this one; NumPy leaves out, too, that the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        number = error.errno or errno.ENOSPC
+        raise OSError(number, error.strerror or os.strerror(number), str(path)) from None
 
 
 def check_writable(path: Path) -> None:

@@ -3,6 +3,8 @@ r"""Scores of predictions, with the scores of knowing nothing beside them.
 All functions take NumPy arrays with one entry, or one row, for each case. Class labels count from 0.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
@@ -11,6 +13,8 @@ from scipy.stats import rankdata
 PAPER_SHIFT = 0.25 * float(np.log(2.0 * np.pi))
 
 _TINY = np.finfo(float).tiny
+# Bins of probabilities for an AUC of cases that come in parts, and the logits from and up to which they go.
+_BINS, _MOST_LOGIT = 4096, 20.0
 
 
 # ---------------------------------------------------------------------------------------------- regression
@@ -88,11 +92,15 @@ def calibration_error(labels: np.ndarray, probabilities: np.ndarray, n_bins: int
 
     Confidence is the probability of the most probable class. The mean over bins is weighted by their cases.
     """
+    return float(np.abs(_gaps(labels, probabilities, n_bins)).sum() / len(labels))
+
+
+def _gaps(labels: np.ndarray, probabilities: np.ndarray, n_bins: int = 15) -> np.ndarray:
+    """Sums of accuracy less confidence in each bin of confidence."""
     confidence = probabilities.max(axis=1)
     right = np.argmax(probabilities, axis=1) == labels
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    gap = np.bincount(bins, weights=right - confidence, minlength=n_bins)
-    return float(np.abs(gap).sum() / len(labels))
+    return np.bincount(bins, weights=right - confidence, minlength=n_bins)
 
 
 def auc(labels: np.ndarray, probabilities: np.ndarray) -> float:
@@ -129,46 +137,129 @@ def entropy(rates: np.ndarray) -> float:
 # -------------------------------------------------------------------------------------------- all together
 
 
-def regression_scores(
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    nll: float | None = None,
-    interval: tuple[np.ndarray, np.ndarray] | None = None,
-) -> dict[str, float]:
-    """All regression scores of predictions N(mean, variance).
+def regression_scores(y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> dict[str, float]:
+    """All regression scores of predictions N(mean, variance); see `NumberTally`."""
+    return NumberTally.of(y, mean, variance).scores()
 
-    `nll` and the 95% `interval` are the true ones where the predictive density is not Gaussian. `nll_paper` is the
-    NLL in the convention of the paper's tables. `nll_constant` is that of the mean and variance of y itself, the
-    score of knowing nothing about the inputs.
+
+@dataclass(frozen=True)
+class NumberTally:
+    """What the scores of predicted numbers are made of; tallies of parts of the cases add up to that of all.
+
+    Means over the cases: squared and absolute error, NLL, CRPS, coverage and width of 95% intervals; the mean and
+    variance of y.
     """
-    reach = ndtri(0.975) * np.sqrt(variance)
-    lower, upper = (mean - reach, mean + reach) if interval is None else interval
-    nll = gaussian_nll(y, mean, variance) if nll is None else nll
-    spread = np.full(len(y), max(float(np.var(y)), _TINY))
-    return {
-        "rmse": rmse(y, mean),
-        "mae": mae(y, mean),
-        "r2": r2(y, mean),
-        "nll": nll,
-        "nll_paper": nll - PAPER_SHIFT,
-        "crps": crps(y, mean, variance),
-        "coverage": coverage(y, lower, upper),
-        "width": width(lower, upper),
-        "std_constant": float(np.std(y)),
-        "nll_constant": gaussian_nll(y, np.full(len(y), np.mean(y)), spread),
-    }
+
+    n: int
+    means: np.ndarray
+    y_mean: float
+    y_variance: float
+
+    @classmethod
+    def of(
+        cls,
+        y: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        nll: np.ndarray | None = None,
+        interval: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> "NumberTally":
+        """Of predictions N(mean, variance); `nll` of each case and `interval` are the true ones where they are not."""
+        reach = ndtri(0.975) * np.sqrt(variance)
+        lower, upper = (mean - reach, mean + reach) if interval is None else interval
+        mean_nll = gaussian_nll(y, mean, variance) if nll is None else float(np.mean(nll))
+        means = [rmse(y, mean) ** 2, mae(y, mean), mean_nll, crps(y, mean, variance)]
+        means += [coverage(y, lower, upper), width(lower, upper)]
+        return cls(len(y), np.array(means), float(np.mean(y)), float(np.var(y)))
+
+    def __add__(self, other: "NumberTally") -> "NumberTally":
+        n = self.n + other.n
+        share = other.n / n
+        apart = other.y_mean - self.y_mean
+        return NumberTally(
+            n,
+            (1.0 - share) * self.means + share * other.means,
+            self.y_mean + share * apart,
+            (1.0 - share) * self.y_variance + share * other.y_variance + share * (1.0 - share) * apart**2,
+        )
+
+    def scores(self) -> dict[str, float]:
+        """All scores. `nll_paper` is the NLL in the convention of the paper's tables. `nll_constant` is that of the
+        mean and variance of y itself, the score of knowing nothing about the inputs.
+        """
+        square, absolute, nll, crps, coverage, width = (float(mean) for mean in self.means)
+        return {
+            "rmse": float(np.sqrt(square)),
+            "mae": absolute,
+            "r2": 1.0 - square / self.y_variance if self.y_variance > 0 else float("nan"),
+            "nll": nll,
+            "nll_paper": nll - PAPER_SHIFT,
+            "crps": crps,
+            "coverage": coverage,
+            "width": width,
+            "std_constant": float(np.sqrt(self.y_variance)),
+            "nll_constant": float(0.5 * (np.log(2.0 * np.pi * max(self.y_variance, _TINY)) + (self.y_variance > 0))),
+        }
 
 
 def class_scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     """All class scores, with the error and NLL of always predicting the base rates beside them."""
-    rates = base_rates(labels, probabilities.shape[1])
-    return {
-        "error": error_rate(labels, probabilities),
-        "nll": class_nll(labels, probabilities),
-        "brier": brier(labels, probabilities),
-        "ece": calibration_error(labels, probabilities),
-        "auc": auc(labels, probabilities),
-        "base_error": float(1.0 - rates.max()),
-        "base_entropy": entropy(rates),
-    }
+    return ClassTally.of(labels, probabilities).scores() | {"auc": auc(labels, probabilities)}
+
+
+@dataclass(frozen=True)
+class ClassTally:
+    """What the scores of predicted classes are made of; tallies of parts of the cases add up to that of all.
+
+    Means over the cases: error, NLL, Brier score; and how many cases there are of each class, the gaps between
+    confidence and accuracy, and how many cases in and outside each class have a probability in each of many bins.
+    """
+
+    n: int
+    means: np.ndarray
+    counts: np.ndarray
+    gaps: np.ndarray
+    in_bins: np.ndarray
+
+    @classmethod
+    def of(cls, labels: np.ndarray, probabilities: np.ndarray) -> "ClassTally":
+        n_classes = probabilities.shape[1]
+        means = [score(labels, probabilities) for score in (error_rate, class_nll, brier)]
+        counts = np.bincount(labels.astype(int), minlength=n_classes)
+        shown = [1] if n_classes == 2 else list(range(n_classes))
+        in_bins = np.stack(
+            [[_binned(probabilities[labels == c, c]), _binned(probabilities[labels != c, c])] for c in shown]
+        )
+        return cls(len(labels), np.array(means), counts, _gaps(labels, probabilities), in_bins)
+
+    def __add__(self, other: "ClassTally") -> "ClassTally":
+        n = self.n + other.n
+        means = (self.n * self.means + other.n * other.means) / n
+        return ClassTally(n, means, self.counts + other.counts, self.gaps + other.gaps, self.in_bins + other.in_bins)
+
+    def scores(self) -> dict[str, float]:
+        """All scores; the AUC takes probabilities in one bin for equal."""
+        error, nll, brier = (float(mean) for mean in self.means)
+        rates = self.counts / self.n
+        areas = []
+        for inside, outside in self.in_bins:
+            if inside.sum() and outside.sum():
+                below = np.cumsum(outside) - 0.5 * outside
+                areas.append(float(inside @ below) / (float(inside.sum()) * float(outside.sum())))
+        return {
+            "error": error,
+            "nll": nll,
+            "brier": brier,
+            "ece": float(np.abs(self.gaps).sum() / self.n),
+            "auc": float(np.mean(areas)) if areas else float("nan"),
+            "base_error": float(1.0 - rates.max()),
+            "base_entropy": entropy(rates),
+        }
+
+
+def _binned(probabilities: np.ndarray) -> np.ndarray:
+    """How many probabilities there are in bins of equal width in their logits."""
+    with np.errstate(divide="ignore"):
+        logits = np.log(probabilities) - np.log1p(-np.minimum(probabilities, 1.0))
+    place = np.clip((logits + _MOST_LOGIT) / (2.0 * _MOST_LOGIT) * _BINS, 0, _BINS - 1).astype(int)
+    return np.bincount(place, minlength=_BINS)

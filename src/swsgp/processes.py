@@ -6,8 +6,10 @@ files. Without `join` there is one process, and nothing here does anything.
 """
 
 import atexit
+import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -30,7 +33,7 @@ from swsgp.errors import SettingError
 _START = 120
 # Seconds between two signs of life; without one for so long a process is taken for dead, and one that is alive may keep
 # the others waiting for so long. The runtime itself ends a process that the first one does not answer.
-_EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 600.0, 40
+_EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 1800.0, 40
 # Seconds for which a process that is done waits for the others.
 _END = 7 * 24 * 3600
 # Seconds for which the first process stays on after a failure, so that the others can say what they saw.
@@ -52,7 +55,7 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
 
     Every `fit` after this is one of all processes, each of which must call it with the same table and settings. Ctrl-C
     in one of them interrupts all. A process that dies or hangs ends the others within a minute, with a message that
-    names it; one that is alive and keeps the others waiting, after ten minutes. At the end each waits for all others.
+    names it; one that is alive and keeps the others waiting, after half an hour. At the end each waits for all others.
     """
     global _watch
     if _watch is not None:
@@ -61,6 +64,10 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
         raise SettingError(f"a coordinator is an address and a port, as 10.0.0.1:9876, got {coordinator!r}.")
     # Otherwise the runtime keeps SIGTERM to itself.
     jax.config.update("jax_enable_preemption_service", False)
+    where = "the first one" if coordinator is None else coordinator
+    words = _LastWords(
+        f"swsgp: not all processes came to {where} within {_START} seconds; start them all, with one address."
+    )
     try:
         jax.distributed.initialize(
             coordinator,
@@ -77,14 +84,14 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
         ) from None
     except RuntimeError as error:
         raise SettingError(f"the processes did not come together: {str(error).splitlines()[0]}") from None
+    finally:
+        words.silence()
     devices = Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         raise SettingError(f"processes need the same number of devices each, and have {sorted(devices.values())}.")
     _watch = _Watch(coordinator)
     atexit.register(leave)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt)
-    with _without_stdout():
+    with without_stdout():
         agreed(np.zeros(()))
 
 
@@ -92,24 +99,58 @@ def leave() -> None:
     """Wait for the others to be done, too."""
     global _watch
     if _watch is not None:
-        _watch.close()
-        _watch = None
+        watch, _watch = _watch, None
+        watch.close()
         with suppress(RuntimeError):
             jax.distributed.shutdown()
+        watch.last_words.silence()
 
 
 def fail(code: int) -> None:
     """End at once after an error that has been said, if there are other processes, which may wait for this one."""
     if _watch is not None and count() > 1:
-        _watch.be_silent()
+        _watch.last_words.silence()
+        for folder in _folders:
+            shutil.rmtree(folder, ignore_errors=True)
         sys.stderr.flush()
         if is_first():
             time.sleep(_LAST_WORDS)
         os._exit(code)
 
 
+@contextmanager
+def removing(folder: Path) -> Iterator[None]:
+    """A folder that is gone, too, if this process ends because another one does."""
+    _folders.add(folder)
+    if _watch is not None:
+        _watch.last_words.remove_at_the_end(folder)
+    try:
+        yield
+    finally:
+        _folders.discard(folder)
+        if _watch is not None:
+            _watch.last_words.remove_at_the_end(None)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around training: Ctrl-C in one of several processes is heard where all agree on what comes next.
+
+    A second one ends the process.
+    """
+    global _interrupted
+    if count() == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _interrupted = False
+    before = signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _interrupt(signal_number: int, frame: Any) -> None:
-    """Ctrl-C is heard where all processes agree on what comes next; the second one ends this process."""
     global _interrupted
     if _interrupted:
         raise KeyboardInterrupt
@@ -117,7 +158,7 @@ def _interrupt(signal_number: int, frame: Any) -> None:
 
 
 def interrupted() -> bool:
-    """Whether Ctrl-C was pressed in any process; heard once."""
+    """Whether Ctrl-C was pressed in any of several processes; heard once."""
     global _interrupted
     if count() == 1:
         return False
@@ -128,15 +169,25 @@ def interrupted() -> bool:
     return found
 
 
-def check_same(what: str, facts: np.ndarray) -> None:
-    """Refuse to go on if some numbers are not those of the first process, to rounding."""
+def stop_if_interrupted() -> None:
+    """Raise in all processes what Ctrl-C raises in one."""
+    if interrupted():
+        raise KeyboardInterrupt
+
+
+def check_same(what: str, *contents: np.ndarray | str) -> None:
+    """Refuse to go on if some arrays or texts are not those of the first process."""
     if count() == 1:
         return
-    with waiting(), jax.enable_x64(True):
-        all_facts = np.asarray(multihost_utils.process_allgather(facts))
-    differ = ~np.isclose(all_facts, all_facts[0], rtol=1e-6, atol=1e-6).all(axis=1)
+    digest = hashlib.blake2b(digest_size=16)
+    for content in contents:
+        digest.update(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes())
+    with waiting():
+        digests = np.asarray(multihost_utils.process_allgather(np.frombuffer(digest.digest(), np.uint8)))
+    differ = (digests != digests[0]).any(axis=1)
     if differ.any():
-        raise SettingError(f"{what} of process {int(np.argmax(differ))} is not that of process 0.")
+        verb = "are not those" if what.endswith("s") else "is not that"
+        raise SettingError(f"{what} of process {int(np.argmax(differ))} {verb} of process 0.")
 
 
 def count() -> int:
@@ -225,7 +276,7 @@ def waiting() -> Iterator[None]:
 
 
 @contextmanager
-def _without_stdout() -> Iterator[None]:
+def without_stdout() -> Iterator[None]:
     """Libraries that come together say so on standard output, which is for results."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
@@ -238,11 +289,48 @@ def _without_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
+class _LastWords:
+    """A shell that says what has become of this process, and removes a folder, unless it is told that all is well.
+
+    The runtime ends a process without a word of ours where the first process does not answer.
+    """
+
+    _SCRIPT = """
+trap "" INT TERM
+while read -r line; do
+  [ "$line" = "all is well" ] && exit
+  folder=$line
+done
+echo "$0" >&2
+[ -z "$folder" ] || rm -rf -- "$folder"
+"""
+
+    def __init__(self, words: str):
+        self._shell: subprocess.Popen[bytes] | None = None
+        if words and os.name == "posix":
+            self._shell = subprocess.Popen(
+                ["sh", "-c", self._SCRIPT, words], stdin=subprocess.PIPE, start_new_session=True
+            )
+
+    def remove_at_the_end(self, folder: Path | None) -> None:
+        self._tell(str(folder or ""))
+
+    def silence(self) -> None:
+        self._tell("all is well")
+
+    def _tell(self, line: str) -> None:
+        if self._shell is not None and self._shell.stdin is not None:
+            # It may have ended.
+            with suppress(OSError, ValueError):
+                self._shell.stdin.write(f"{line}\n".encode())
+                self._shell.stdin.flush()
+
+
 class _Watch:
     """A thread that says to the other processes that this one is alive, and ends it if one of them is not.
 
     Signs of life are numbers in the runtime's own store of keys and values, which the first process keeps. If that one
-    is gone the runtime ends this process itself; a shell then says the last words.
+    is gone the runtime ends this process itself.
     """
 
     def __init__(self, coordinator: str | None):
@@ -254,15 +342,13 @@ class _Watch:
         self._n_waits = 0
         self._since: float | None = None
         self._ended = threading.Event()
-        self._last_words: subprocess.Popen[bytes] | None = None
-        if self._me > 0 and os.name == "posix":
-            where = coordinator or distributed.global_state.coordinator_address
-            words = (
-                f"swsgp: process {self._me} of {self._n} has ended: process 0 (at {where}) died or hangs, or this one "
-                f"was killed. {_WAY_ON}"
-            )
-            command = ["sh", "-c", 'trap "" INT TERM; read -r line || echo "$0" >&2', words]
-            self._last_words = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        where = coordinator or distributed.global_state.coordinator_address
+        self.last_words = _LastWords(
+            f"swsgp: process {self._me} of {self._n} has ended: process 0 (at {where}) died or hangs, or this one was "
+            f"killed. {_WAY_ON}"
+            if self._me > 0
+            else ""
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -279,15 +365,6 @@ class _Watch:
         # The first process may be gone.
         with suppress(Exception):
             self._client.key_value_set(f"swsgp/{self._me}", "left", allow_overwrite=True)
-        self.be_silent()
-
-    def be_silent(self) -> None:
-        """There is nothing more to say after the end."""
-        if self._last_words is not None and self._last_words.stdin is not None:
-            # Said already, or closed already.
-            with suppress(OSError, ValueError):
-                self._last_words.stdin.write(b"done\n")
-                self._last_words.stdin.close()
 
     def _run(self) -> None:
         beat, started = 0, time.monotonic()
@@ -332,4 +409,5 @@ class _Watch:
 
 
 _watch: _Watch | None = None
+_folders: set[Path] = set()
 _interrupted = False

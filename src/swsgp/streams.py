@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from swsgp.data.table_files import Table, batches, column_names, typed
+from swsgp.data.overview import BYTES_READ, n_bytes_of, rows_for
+from swsgp.data.table_files import BATCH_ROWS, Table, batches, column_names, typed
 from swsgp.data.tables import is_text
 from swsgp.errors import DataError, SettingError
 from swsgp.estimators.base import SWSGPBase
@@ -39,7 +40,9 @@ def values_of(table: Table, column: str) -> pa.ChunkedArray:
     return pa.chunked_array([], pa.null()) if found is None else found
 
 
-def predictions(path: Table, model: SWSGPBase, kept: Sequence[str], coverage: float) -> Iterator[pa.Table]:
+def predictions(
+    path: Table, model: SWSGPBase, kept: Sequence[str], coverage: float, max_memory: str
+) -> Iterator[pa.Table]:
     """Predictions of a file's rows, in order, in parts, with some of its columns beside them."""
     types = _types(path, model)
     results = _result_names(model)
@@ -49,7 +52,7 @@ def predictions(path: Table, model: SWSGPBase, kept: Sequence[str], coverage: fl
             raise DataError(f"{path} has no column '{name}' to keep; it has {', '.join(names)}.")
         if name in results:
             raise DataError(f"the column '{name}' cannot be kept: a prediction has that name.")
-    for part in batches(path, list(dict.fromkeys([*types, *kept]))):
+    for part in batches(path, list(dict.fromkeys([*types, *kept])), _rows_at_once(model, kept, max_memory)):
         inputs = typed(part, types)
         if model.fitted_.labels is None:
             mean, std = model.predict(inputs, return_std=True)
@@ -61,14 +64,23 @@ def predictions(path: Table, model: SWSGPBase, kept: Sequence[str], coverage: fl
         yield pa.table({name: part[name] for name in kept} | dict(zip(results, map(pa.array, columns), strict=True)))
 
 
-def labelled(path: Table, model: SWSGPBase, target: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
+def labelled(
+    path: Table, model: SWSGPBase, target: str | None, max_memory: str = "500MB"
+) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Inputs and target of a file, in parts."""
     name = target or model.fitted_.record.get("target")
     if name is None or name not in column_names(path):
         raise DataError(f"{path} has no column '{name}' to compare with; name the target with --target.")
     types = _types(path, model)
-    for part in batches(path, list(dict.fromkeys([*types, name]))):
+    for part in batches(path, list(dict.fromkeys([*types, name])), _rows_at_once(model, [name], max_memory)):
         yield typed(part, types), typed(part, {name: _target_type(model.fitted_.labels)})
+
+
+def _rows_at_once(model: SWSGPBase, others: Sequence[str], max_memory: str) -> int:
+    """Rows whose columns, numbers and predictions take half of the memory; the rest is for the work on them."""
+    n_columns = len(model.fitted_.encoding.sources) + len(others)
+    n_results = 10 if model.fitted_.labels is None else 4 * len(model.fitted_.labels)
+    return min(BATCH_ROWS, rows_for(n_bytes_of(max_memory) / 2, BYTES_READ * (n_columns + n_results)))
 
 
 def _types(path: Table, model: SWSGPBase) -> dict[str, pa.DataType]:

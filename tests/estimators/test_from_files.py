@@ -35,7 +35,7 @@ INPUTS = ["a", "town", "b"]
 @pytest.fixture
 def small_parts(monkeypatch):
     """Rows weigh more, so that a megabyte is the memory for some of these tables."""
-    monkeypatch.setattr(overview, "_BYTES_READ", 50)
+    monkeypatch.setattr(overview, "BYTES_READ", 50)
     monkeypatch.setattr("swsgp.estimators.from_files.rows_for", lambda n_bytes, _: 700)
 
 
@@ -58,7 +58,7 @@ def test_scores_are_those_of_training_in_memory(folder, small_parts, kind, prese
 
 
 def test_a_pass_finds_every_value_and_a_fair_sample(folder, monkeypatch):
-    monkeypatch.setattr(overview, "_BYTES_READ", 200)
+    monkeypatch.setattr(overview, "BYTES_READ", 200)
     found = look(folder, INPUTS, "late", "error", 1_000_000, 20, 0)
     assert found.n_rows == 3000
     assert sorted(found.categories["town"].to_pylist()) == ["north", "south", "west"]

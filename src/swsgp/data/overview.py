@@ -15,7 +15,7 @@ from swsgp.errors import DataError, SettingError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 # Bytes of a number of a row that is read: as Arrow has it, as float64, and scaled.
-_BYTES_READ = 24
+BYTES_READ = 24
 # More different values of a target than this are no classes.
 _MAX_CLASSES = 1000
 
@@ -56,7 +56,7 @@ def complete_parts(
 ) -> Iterator[pa.Table]:
     """The rows of a table to learn from, in parts that take a small share of the memory with so many columns."""
     names = [*columns, target]
-    size = min(BATCH_ROWS, rows_for(max_memory / 8, _BYTES_READ * width))
+    size = min(BATCH_ROWS, rows_for(max_memory / 8, BYTES_READ * width))
     for part in batches(table, names, size):
         kept = part.filter(pa.array(is_complete(part))) if missing == "drop" else part
         if len(kept):
@@ -75,7 +75,7 @@ def look(
 ) -> Overview:
     """Go over a table once; the sample takes a quarter of the memory, but has so many rows at least."""
     check_missing(missing)
-    size = max(least, rows_for(max_memory / 4, 2 * _BYTES_READ * (len(columns) + 1)))
+    size = max(least, rows_for(max_memory / 4, 2 * BYTES_READ * (len(columns) + 1)))
     rng = np.random.default_rng((seed, 6))
     kept: list[tuple[np.ndarray, np.ndarray, pa.Table]] = []
     n_rows, n_kept, limit = 0, 0, 1.0
@@ -113,7 +113,7 @@ def look(
     values = {name: pa.chunked_array(found) for name, found in categories.items()}
     # Text becomes a column for each value.
     width = len(columns) + 1 + sum(map(len, values.values()))
-    _, places, sample = _smallest(kept, max(least, rows_for(max_memory / 4, 2 * _BYTES_READ * width)))
+    _, places, sample = _smallest(kept, max(least, rows_for(max_memory / 4, 2 * BYTES_READ * width)))
     return Overview(n_rows, values, None if many_labels else labels, sample.combine_chunks(), places)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from swsgp.errors import DataError
-from swsgp.files import replacing
+from swsgp.files import naming, replacing
 
 
 class Store:
@@ -55,7 +55,8 @@ class Store:
             ends = np.cumsum(np.bincount(to, minlength=n_parts))
             for part, rows_of_part in enumerate(np.split(block[np.argsort(to, kind="stable")], ends[:-1])):
                 # One file at a time is open: there may be thousands.
-                with _file(folder, part).open("ab") as file:
+                path = _file(folder, part)
+                with naming(path), path.open("ab") as file:
                     file.write(rows_of_part.tobytes())
         return cls(folder, sizes, own, n_columns, precision, digest.hexdigest())
 

@@ -15,10 +15,36 @@ import pyarrow.parquet as pq
 from swsgp.errors import DataError, SettingError
 from swsgp.files import replacing
 
-# A file, a folder of files of one kind, or the address of either in an object store (s3://bucket/folder).
-Table = Path | str
 CSV, PARQUET, ARROW = (".csv",), (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
 _ENDS = (*CSV, *PARQUET, *ARROW)
+
+
+class _File(NamedTuple):
+    """One file of a table, here or in an object store."""
+
+    system: pa.fs.FileSystem
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def opened(self) -> Any:
+        # Not mapped into memory: a program that reads from a map of a file which then shrinks is killed.
+        return self.system.open_input_file(self.path)
+
+
+class _Listed(NamedTuple):
+    """The files of a table, as they were once."""
+
+    name: str
+    files: list[_File]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# A file, a folder of files of one kind, or the address of either in an object store (s3://bucket/folder).
+Table = Path | str | _Listed
 # Rows that are held at once by a pass over a file.
 BATCH_ROWS = 65_536
 # What to try next for a column of a CSV file whose values turn out not to be of the type that its start suggested.
@@ -65,8 +91,8 @@ def _read(file: "_File", columns: list[str]) -> pa.Table:
             return _read_csv(file, columns)
         with file.opened() as source:
             if _kind(file.path) == PARQUET:
-                return pq.read_table(source, columns=columns)
-            return pa.ipc.open_file(source).read_all().select(columns)
+                return pq.read_table(source, columns=columns, page_checksum_verification=True)
+            return _validated(pa.ipc.open_file(source).read_all().select(columns))
 
 
 def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
@@ -83,17 +109,23 @@ def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Ite
             elif _kind(file.path) == PARQUET:
                 with file.opened() as source:
                     # Without buffers for row groups to come, which may be the whole file.
-                    for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(
-                        n_rows, columns=names, use_threads=False
-                    ):
+                    found = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+                    for batch in found.iter_batches(n_rows, columns=names, use_threads=False):
                         yield _as(schema, pa.Table.from_batches([batch]).select(names))
             else:
                 with file.opened() as source:
-                    found = pa.ipc.open_file(source)
-                    for i in range(found.num_record_batches):
-                        whole = _as(schema, pa.Table.from_batches([found.get_batch(i)]).select(names))
+                    arrow = pa.ipc.open_file(source)
+                    for i in range(arrow.num_record_batches):
+                        whole = _validated(pa.Table.from_batches([arrow.get_batch(i)]).select(names))
+                        whole = _as(schema, whole)
                         for start in range(0, len(whole), n_rows):
                             yield whole.slice(start, n_rows)
+
+
+def _validated(table: pa.Table) -> pa.Table:
+    """An Arrow file has no checksums: places of text that lie elsewhere would crash the program."""
+    table.validate(full=True)
+    return table
 
 
 def _common_schema(files: list["_File"], names: list[str]) -> pa.Schema | None:
@@ -157,23 +189,15 @@ def is_in_parts(table: Table) -> bool:
     return all(_kind(file.path) != CSV for file in _files(table))
 
 
-class _File(NamedTuple):
-    """One file of a table, here or in an object store."""
-
-    system: pa.fs.FileSystem
-    path: str
-
-    def __str__(self) -> str:
-        return self.path
-
-    def opened(self) -> Any:
-        if isinstance(self.system, pa.fs.LocalFileSystem) and _kind(self.path) == ARROW:
-            return pa.memory_map(self.path)
-        return self.system.open_input_file(self.path)
+def listed(table: Table) -> _Listed:
+    """The table with its files as they are now."""
+    return _Listed(str(table), _files(table))
 
 
 def _files(table: Table) -> list[_File]:
     """The files of a table, in the order of their names."""
+    if isinstance(table, _Listed):
+        return table.files
     system, path = pa.fs.LocalFileSystem(), str(table)
     try:
         if "://" in path:

@@ -19,7 +19,7 @@ from swsgp.data.tables import name_of
 from swsgp.errors import DataError, SettingError
 from swsgp.estimators.inputs import LearnsFromTables
 from swsgp.estimators.training import Outcome, climb, climb_on, fit_other_system, solve, solve_on
-from swsgp.evaluation import Evaluation, evaluate
+from swsgp.evaluation import Evaluation, evaluate, score_parts
 from swsgp.files import write
 from swsgp.fit.defaults import OTHER_SYSTEMS, UNUSED_IN_OTHER_SYSTEMS, choose, for_sample
 from swsgp.fit.names import active_named, kernel_named, starting_offset
@@ -173,7 +173,7 @@ class SWSGPBase(LearnsFromTables):
         return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
 
     def _start(
-        self, X: Any, y: Any, classes: Any, overview: Overview | None = None
+        self, X: Any, y: Any, classes: Any, overview: Overview | None = None, seed: int | None = None
     ) -> tuple[Fitted, np.ndarray, np.ndarray]:
         """The model before training, and its data; with an overview, these are a sample of a longer table."""
         y_given = y
@@ -189,7 +189,7 @@ class SWSGPBase(LearnsFromTables):
         chosen = choose(n_rows, asked, isinstance(likelihood, Gaussian))
         if overview is not None:
             chosen = for_sample(chosen, asked, len(x))
-        seed = seed_of(self.random_state)
+        seed = seed_of(self.random_state) if seed is None else seed
         inputs = Scaling.of(x).except_for(encoding.is_text)
         inputs.check_reach(x, [f"column '{encoding.names[source]}'" for source in encoding.sources])
         if target is not None:
@@ -220,8 +220,6 @@ class SWSGPBase(LearnsFromTables):
             precision=precision,
             seed=seed,
         )
-        facts = [n_rows, *scaled.shape, scaled.sum(), np.abs(scaled).sum(), y.sum(), np.abs(y).sum()]
-        processes.check_same("the table", np.asarray(facts, float))
         yardsticks = (
             Yardsticks.of_numbers(scaled, y, seed)
             if labels is None
@@ -231,8 +229,12 @@ class SWSGPBase(LearnsFromTables):
         if is_other:
             unused |= {name for name in UNUSED_IN_OTHER_SYSTEMS if name not in OTHER_SYSTEMS[self.model]}
         plain = {name: value for name, value in (asked | asdict(chosen)).items() if name not in unused}
+        settings = {**plain, "kernel": str(kernel), "precision": precision, "seed": seed}
+        same = settings | {"verbose": None, "swsgp": versions()["swsgp"]}
+        processes.check_same("the settings", repr(sorted(same.items())))
+        processes.check_same("the table", repr(encoding.names), x, y)
         record = {
-            "settings": {**plain, "kernel": str(kernel), "precision": precision, "seed": seed},
+            "settings": settings,
             "chosen": [
                 name for name in OTHER_SYSTEMS.get(self.model, asdict(chosen)) if asked.get(name, "auto") == "auto"
             ],
@@ -247,12 +249,13 @@ class SWSGPBase(LearnsFromTables):
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
-        if chosen["model"] in OTHER_SYSTEMS:
-            done = fit_other_system(start, x, y, checkpoint, resume, bool(self.verbose))
-        elif chosen["solves"]:
-            done = solve(start, x, y, checkpoint, resume, bool(self.verbose))
-        else:
-            done = climb(start, x, y, checkpoint, resume, bool(self.verbose))
+        with processes.interruptible():
+            if chosen["model"] in OTHER_SYSTEMS:
+                done = fit_other_system(start, x, y, checkpoint, resume, bool(self.verbose))
+            elif chosen["solves"]:
+                done = solve(start, x, y, checkpoint, resume, bool(self.verbose))
+            else:
+                done = climb(start, x, y, checkpoint, resume, bool(self.verbose))
         return self._take(done, len(x))
 
     def _take(self: S, done: Outcome, n_rows: int) -> S:
@@ -304,11 +307,14 @@ class SWSGPBase(LearnsFromTables):
 
     def evaluate(self, X: Any, y: Any) -> Evaluation:
         """All scores on labelled rows, beside those of a linear model and of a constant."""
-        return self.evaluate_parts([(X, y)])
+        return evaluate(self.fitted_, *self._labelled(X, y))
 
-    def evaluate_parts(self, parts: Iterable[tuple[Any, Any]]) -> Evaluation:
-        """As `evaluate`, for rows that come in parts: pairs of X and y."""
-        return evaluate(self.fitted_, (self._labelled(X, y) for X, y in parts))
+    def score_parts(self, parts: Iterable[tuple[Any, Any]]) -> dict[str, dict[str, float]]:
+        """The scores of `evaluate` for rows that come in parts, pairs of X and y, none of which is kept.
+
+        They are those of all rows together; the AUC to about five digits.
+        """
+        return score_parts(self.fitted_, (self._labelled(X, y) for X, y in parts))
 
     def report(self, X: Any, y: Any, path: Any = None, title: str = "Model") -> str:
         """A page of HTML that shows how good the model is on labelled rows; written to `path`, if there is one."""

@@ -5,6 +5,7 @@ inducing inputs and hyper-parameters come from. A second one puts the scaled row
 Training then reads the store, a part at a time.
 """
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from swsgp import processes
 from swsgp.data.batches import n_lanes_of
 from swsgp.data.overview import Overview, complete_parts, look, n_bytes_of, rows_for
 from swsgp.data.stores import Store
-from swsgp.data.table_files import Table, input_names, is_in_parts
+from swsgp.data.table_files import Table, input_names, is_in_parts, listed
 from swsgp.data.tables import as_vector
 from swsgp.errors import DataError, SettingError
 from swsgp.estimators.base import SWSGPBase, seed_of
@@ -41,6 +43,8 @@ def fit_file(
     """Train a model on a table in files; `SWSGPBase.fit_file` says what the parameters are."""
     if model.model in OTHER_SYSTEMS:
         raise SettingError(f"model={model.model!r} learns from a table in memory; use fit.")
+    # Listed once: a file that goes away is then missed by its name.
+    table = listed(table)
     if not is_in_parts(table):
         raise DataError(f"{table} is a CSV file, whose types only its last row tells; turn it into Parquet.")
     names = input_names(table, target, columns or [], [])
@@ -51,7 +55,7 @@ def fit_file(
     observed, inputs = overview.sample.select([target]), overview.sample.drop_columns([target])
     is_classifier = hasattr(model, "predict_proba")
     classes = as_vector(overview.labels) if is_classifier and overview.labels is not None else None
-    start, x, y = model._start(inputs, observed, classes, overview)
+    start, x, y = model._start(inputs, observed, classes, overview, seed)
     x, y = start.inputs.apply(x), start.scaled(y)
     chosen = start.record["settings"]
     held, apart = None, np.zeros(0, dtype=int)
@@ -59,13 +63,16 @@ def fit_file(
         n = chosen["n_held_out"]
         held, apart = (x[:n], y[:n]), overview.places[:n]
     with _folder(workspace) as folder:
-        rows = _scaled_rows(model, start, overview, table, names, target, limit, apart)
+        seen = hashlib.blake2b()
+        rows = _scaled_rows(model, start, overview, table, names, target, limit, apart, seen)
         store = _stored(folder, rows, overview.n_rows - len(apart), x.shape[1], chosen, limit, seed)
+        processes.check_same("the table", seen.hexdigest())
         done: Outcome
-        if chosen["solves"]:
-            done = solve(start, x, y, checkpoint, resume, verbose, store)
-        else:
-            done = climb_from(start, store, held, checkpoint, resume, verbose)
+        with processes.interruptible():
+            if chosen["solves"]:
+                done = solve(start, x, y, checkpoint, resume, verbose, store)
+            else:
+                done = climb_from(start, store, held, checkpoint, resume, verbose)
         model._take(done, overview.n_rows)
 
 
@@ -78,8 +85,9 @@ def _scaled_rows(
     target: str,
     limit: int,
     apart: np.ndarray,
+    seen: Any,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The rows of a table as the model takes them, but for those whose numbers are in `apart`."""
+    """The rows of a table as the model takes them, but for those whose numbers are in `apart`; `seen` digests all."""
     encoding = start.encoding
     words = [f"column '{encoding.names[source]}'" for source in encoding.sources]
     n = 0
@@ -90,6 +98,8 @@ def _scaled_rows(
         start.sparse.likelihood.check(y)
         if start.target is not None:
             start.target.check_reach(y, ["the target"])
+        seen.update(x.tobytes())
+        seen.update(y.tobytes())
         kept = ~np.isin(np.arange(n, n + len(x)), apart)
         n += len(x)
         yield start.inputs.apply(x)[kept], start.scaled(y)[kept]
@@ -136,5 +146,5 @@ def _folder(workspace: Any) -> Iterator[Path]:
     """A new folder for a store, in the workspace if one was named; it is gone afterwards."""
     if workspace is not None:
         Path(workspace).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="swsgp-", dir=workspace) as name:
+    with tempfile.TemporaryDirectory(prefix="swsgp-", dir=workspace) as name, processes.removing(Path(name)):
         yield Path(name)

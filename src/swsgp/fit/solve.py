@@ -180,6 +180,8 @@ def maximise(
     bounds = [now.bound]
     for _ in range(MAX_PASSES):
         rate, ahead = 1.0, None
+        if system.shared:
+            processes.stop_if_interrupted()
         while rate >= LEAST_RATE:
             omega_between, omega_t_between = (
                 old + rate * (new - old) for old, new in ((omega, now.omega), (omega_t, now.omega_t))

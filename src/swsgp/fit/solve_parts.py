@@ -125,6 +125,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
         while rate >= solve.LEAST_RATE:
             between = at.towards(now, rate)
             tried = _solve(prior, between, kl_scale, solution)
+            processes.stop_if_interrupted()
             found = _sums(model, offset, one_pass(), tried)
             bound = _bound(prior, found, tried, kl_scale)
             if bound >= bounds[-1]:

@@ -140,9 +140,11 @@ def train_by_solving(
                     break
     except KeyboardInterrupt:
         reason = "interrupted"
-    if reason == "interrupted" and checkpoints is not None:
+    if checkpoints is not None:
+        # Solving may take longer than learning did.
         checkpoints.save(run._asdict(), history)
-    hyper = eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True))
+    # All processes go the same way from here.
+    hyper = processes.agreed_arrays(eqx.combine(run.learned, eqx.filter(hyper, eqx.is_inexact_array, inverse=True)))
     least_noise = _LEAST_NOISE * float(np.var(y))
     if len(held) and isinstance(likelihood, Gaussian) and float(neighbour_likelihood.noise_of(hyper)) < least_noise:
         forms = [*forms, *(replace(form, least_noise=least_noise) for form in forms)]
@@ -152,6 +154,8 @@ def train_by_solving(
     if len(held) and len(forms) > 1 and reason == "steps":
         n_rows = len(x) if store is None else store.n_rows
         form, tried = _best(hyper, x, y, forms, rows, held[:_MAX_JUDGES], settings.seed, n_rows)
+    if reason != "interrupted":
+        processes.stop_if_interrupted()
     if store is None:
         model = solved(hyper, x, y, form, precision, settings.seed)
     else:

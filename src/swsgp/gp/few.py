@@ -35,7 +35,5 @@ class FewPoints:
         self, x: Float[np.ndarray, "B D"], own: Int[np.ndarray, "B H"]
     ) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"]]:
         """Mean and variance of q(f) at points with these active sets; not finite where a factor fails."""
-        a, remainder = native.conditionals_on_host(x, self._inducing[own], self._theta, self._kinds)
-        mean = np.einsum("bh,bhq->bq", a, self._mean[own])
-        variance = np.einsum("bh,bhq->bq", a**2, self._variance[own])
-        return mean + self._offset, variance + remainder[:, None]
+        mean, variance = native.latent(x, own, self._inducing, self._mean, self._variance, self._theta, self._kinds)
+        return mean + self._offset, variance

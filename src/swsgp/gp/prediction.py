@@ -16,7 +16,7 @@ from swsgp.errors import NumericalError, SettingError
 from swsgp.gp import programs
 from swsgp.gp.active import All, PerPoint, SearchInducing, Union
 from swsgp.gp.few import FewPoints
-from swsgp.gp.likelihoods import Classification, Regression
+from swsgp.gp.likelihoods import Classification, Gaussian, Regression
 from swsgp.gp.model import SparseGP, per_inducing, prepared
 from swsgp.gp.variational import Diagonal, Full
 from swsgp.ops.compiled import Structure
@@ -63,6 +63,8 @@ class Predictor:
             self._search = SearchInducing(model.metric, self._z.astype(search_precision or self._precision))
         arrays, definition = jax.tree.flatten(model.likelihood)
         self._likelihood = [np.asarray(array) for array in arrays], Structure(definition)
+        # What a Gaussian likelihood adds to the variance, which needs no program.
+        self._noise = np.asarray(self.noise, self._precision) if isinstance(model.likelihood, Gaussian) else None
 
     def latent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(f), each (len(x), Q)."""
@@ -190,14 +192,9 @@ class Predictor:
         match self._active:
             case PerPoint(n_neighbors):
                 own = self._search(x, n_neighbors)
-                if self._few_points is not None and own.size <= _FEW:
-                    mean, variance = self._few_points(x, own)
-                    if np.isfinite(mean).all() and np.isfinite(variance).all():
-                        arrays, structure = self._likelihood
-                        results = programs.of_moments(
-                            arrays, mean, variance, others, structure=structure, finish=finish
-                        )
-                        return tuple(np.asarray(result) for result in results)
+                results = self._of_few(finish, x, own, *others)
+                if results is not None:
+                    return results
 
                 def compute(model: SparseGP) -> tuple[Array, tuple[Array, ...]]:
                     arrays = self._arrays if model is self.model else jax.tree.leaves(model)
@@ -210,6 +207,23 @@ class Predictor:
                 return self._retried(lambda model: programs.with_union(model, x, index, present, others, finish=finish))
             case All():
                 return self._retried(lambda model: programs.with_all(model, self._factor, x, others, finish=finish))
+
+    def _of_few(
+        self, finish: programs.Finish, x: np.ndarray, own: np.ndarray, *others: np.ndarray
+    ) -> tuple[np.ndarray, ...] | None:
+        """The results of a few rows, computed on the host; None where that cannot be, or a factor fails."""
+        if self._few_points is None or own.size > _FEW:
+            return None
+        mean, variance = self._few_points(x, own)
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+            return None
+        if finish is programs.latent:
+            return mean, variance
+        if finish is programs.moments and self._noise is not None:
+            return mean[:, 0], variance[:, 0] + self._noise
+        arrays, structure = self._likelihood
+        results = programs.of_moments(arrays, mean, variance, others, structure=structure, finish=finish)
+        return tuple(np.asarray(result) for result in results)
 
     def _few(self, arrays: list[Any], own: np.ndarray) -> tuple[list[Any], np.ndarray]:
         """The model's arrays with the inducing variables of a few rows alone, and where they are then.

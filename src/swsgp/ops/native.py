@@ -71,14 +71,25 @@ def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
     return call("inverse_factor", [k.shape], k, vmap_method="broadcast_all")[0]
 
 
-def conditionals_on_host(
-    x: Float[np.ndarray, "B D"], z: Float[np.ndarray, "B H D"], theta: Float[np.ndarray, " P"], kinds: int
-) -> tuple[Float[np.ndarray, "B H"], Float[np.ndarray, " B"]]:
-    """Weights and remainders of `swsgp.ops.fused.conditionals` for a few points, on one core, without JAX."""
-    weights, remainder = np.empty(z.shape[:2], x.dtype), np.empty(len(x), x.dtype)
-    arrays = (np.ascontiguousarray(part) for part in (x, z, theta))
-    _native.conditionals(*arrays, weights, remainder, *z.shape, kinds, x.dtype == np.float64)
-    return weights, remainder
+def latent(
+    x: Float[np.ndarray, "B D"],
+    index: Int[np.ndarray, "B H"],
+    inducing: Float[np.ndarray, "M D"],
+    u_mean: Float[np.ndarray, "M Q"],
+    u_variance: Float[np.ndarray, "M Q"],
+    theta: Float[np.ndarray, " P"],
+    kinds: int,
+) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"]]:
+    """Mean and variance of q(f), without an offset, of a few points: on one core, without JAX.
+
+    `index` has each point's active set, u has independent variables, and `theta` is a packed `swsgp.ops.fused.Simple`.
+    """
+    shape = (len(x), u_mean.shape[1])
+    mean, variance = np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+    sizes = (len(x), len(inducing), index.shape[1], x.shape[1], shape[1])
+    arrays = (np.ascontiguousarray(x), index, inducing, u_mean, u_variance, theta, mean, variance)
+    _native.latent(*arrays, *sizes, kinds, x.dtype == np.float64)
+    return mean, variance
 
 
 class Tree:

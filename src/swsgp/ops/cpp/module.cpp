@@ -227,30 +227,54 @@ PyObject* saved_numbers(PyObject*, PyObject* arguments) {
 
 // ------------------------------------------------------------------------------------------------ a few points
 
+// q(f) of points: x (B, D) and index (B, H), among inducing inputs (M, D) with means and variances of u (M, Q).
 template <typename T>
-void conditionals_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, int64_t kinds) {
-  const Theta<T> theta(static_cast<const T*>(in[2].buf), sizes.n_columns, kinds);
-  const Inputs<T> inputs{static_cast<const T*>(in[0].buf), static_cast<const T*>(in[1].buf), nullptr, nullptr, {}};
-  const System<T> results{static_cast<T*>(out[0].buf), static_cast<T*>(out[1].buf), nullptr, nullptr};
+void latent_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, int64_t kinds) {
+  const auto* x = static_cast<const T*>(in[0].buf);
+  const auto* index = static_cast<const int32_t*>(in[1].buf);
+  const auto *inducing = static_cast<const T*>(in[2].buf), *u_mean = static_cast<const T*>(in[3].buf);
+  const auto* u_variance = static_cast<const T*>(in[4].buf);
+  auto *mean = static_cast<T*>(out[0].buf), *variance = static_cast<T*>(out[1].buf);
+  const int64_t n = sizes.n_points, size = sizes.n_active, columns = sizes.n_columns, q_n = sizes.n_latents;
+  std::vector<T> z(n * size * columns), weights(n * size), remainder(n);
+  for (int64_t i = 0; i < n * size; ++i) std::copy_n(inducing + index[i] * columns, columns, z.data() + i * columns);
+  const Theta<T> theta(static_cast<const T*>(in[5].buf), columns, kinds);
+  const Inputs<T> inputs{x, z.data(), nullptr, nullptr, {}};
+  const System<T> system{weights.data(), remainder.data(), nullptr, nullptr};
   const auto run = kernels<T>();
   const int64_t bytes = run.scratch_bytes(sizes);
-  for (int64_t first = 0; first < sizes.n_points; first += run.lanes)
-    run.system(sizes, theta, inputs, results, first, scratch(bytes));
+  for (int64_t first = 0; first < n; first += run.lanes) run.system(sizes, theta, inputs, system, first, scratch(bytes));
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t q = 0; q < q_n; ++q) {
+      T m = 0, v = remainder[i];
+      for (int64_t h = 0; h < size; ++h) {
+        const T a = weights[i * size + h];
+        m += a * u_mean[index[i * size + h] * q_n + q];
+        v += a * a * u_variance[index[i * size + h] * q_n + q];
+      }
+      mean[i * q_n + q] = m;
+      variance[i * q_n + q] = v;
+    }
 }
 
-PyObject* conditionals(PyObject*, PyObject* arguments) {
-  Py_buffer in[3], out[2];
-  long long n, n_active, columns, kinds;
+PyObject* latent(PyObject*, PyObject* arguments) {
+  Py_buffer in[6], out[2];
+  long long n, n_inducing, n_active, columns, n_latents, kinds;
   int is_double;
-  if (!PyArg_ParseTuple(arguments, "y*y*y*w*w*LLLLp", &in[0], &in[1], &in[2], &out[0], &out[1], &n, &n_active, &columns,
-                        &kinds, &is_double))
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*y*w*w*LLLLLLp", &in[0], &in[1], &in[2], &in[3], &in[4], &in[5], &out[0],
+                        &out[1], &n, &n_inducing, &n_active, &columns, &n_latents, &kinds, &is_double))
     return nullptr;
   const long long size = is_double ? sizeof(double) : sizeof(float);
-  const bool fits = n >= 0 && n_active >= 1 && columns >= 1 && in[0].len == n * columns * size &&
-                    in[1].len == n * n_active * columns * size && in[2].len == (2 * columns + 7) * size &&
-                    out[0].len == n * n_active * size && out[1].len == n * size;
-  const Sizes sizes{n, n_active, columns, 0};
-  if (fits) is_double ? conditionals_of<double>(in, out, sizes, kinds) : conditionals_of<float>(in, out, sizes, kinds);
+  const auto* index = static_cast<const int32_t*>(in[1].buf);
+  const bool fits =
+      n >= 0 && n_active >= 1 && columns >= 1 && n_latents >= 1 && in[0].len == n * columns * size &&
+      in[1].len == n * n_active * static_cast<long long>(sizeof(int32_t)) &&
+      in[2].len == n_inducing * columns * size && in[3].len == n_inducing * n_latents * size &&
+      in[4].len == in[3].len && in[5].len == (2 * columns + 7) * size && out[0].len == n * n_latents * size &&
+      out[1].len == out[0].len &&
+      std::all_of(index, index + n * n_active, [&](int32_t i) { return i >= 0 && i < n_inducing; });
+  const Sizes sizes{n, n_active, columns, n_latents};
+  if (fits) is_double ? latent_of<double>(in, out, sizes, kinds) : latent_of<float>(in, out, sizes, kinds);
   for (auto& buffer : in) PyBuffer_Release(&buffer);
   for (auto& buffer : out) PyBuffer_Release(&buffer);
   if (!fits) {
@@ -424,8 +448,8 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
     {"saved_numbers", saved_numbers, METH_VARARGS,
      "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
-    {"conditionals", conditionals, METH_VARARGS,
-     "(x, z, theta, weights, remainder, B, H, D, kinds, is_double): the `system` operation without K^-1, on the host."},
+    {"latent", latent, METH_VARARGS,
+     "(x, index, inducing, u_mean, u_variance, theta, mean, variance, B, M, H, D, Q, kinds, is_double): q(f) of points."},
     {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},
