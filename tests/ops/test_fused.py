@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 from tolerances import EXACT
 
 from swsgp import (
@@ -186,6 +187,39 @@ def test_a_sum_of_blocks(rng):
     np.testing.assert_allclose(found.toarray(), np.triu(expected), rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match="fit together"):
         native.sum_of_blocks(index, blocks, 49)
+
+
+@pytest.mark.parametrize("n_rows", [1, 50, 30_000])
+def test_products_of_sparse_matrices(rng, n_rows):
+    """The last is large enough for two threads."""
+    index = np.stack([rng.permutation(60)[:7] for _ in range(min(n_rows, 500))])[
+        rng.integers(0, min(n_rows, 500), n_rows)
+    ]
+    a, omega, start, v = (
+        rng.normal(size=(n_rows, 7)),
+        rng.normal(size=n_rows),
+        rng.normal(size=n_rows),
+        rng.normal(size=60),
+    )
+    matrix = sparse.csr_matrix((a.ravel(), index.ravel(), np.arange(n_rows + 1) * 7), (n_rows, 60))
+    r, product = native.gram_times(matrix.indices, matrix.data, omega, start, v)
+    np.testing.assert_allclose(r, omega * (start + matrix @ v), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(product, matrix.T @ (omega * (start + matrix @ v)), rtol=1e-9, atol=1e-9)
+    if n_rows > 1:
+        with pytest.raises(ValueError, match="fit together"):
+            native.gram_times(matrix.indices[:-1], matrix.data[:-1], omega, start, v)
+
+
+@pytest.mark.parametrize("n", [1, 40, 700])
+def test_products_of_symmetric_matrices(rng, n):
+    whole = rng.normal(size=(n, n)) * (rng.uniform(size=(n, n)) < 0.8)
+    whole = whole + whole.T
+    upper = sparse.csr_matrix(np.triu(whole))
+    v = rng.normal(size=n)
+    found = native.symmetric_times(upper.indptr.astype(np.int64), upper, v)
+    np.testing.assert_allclose(found, whole @ v, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="fit together"):
+        native.symmetric_times(upper.indptr.astype(np.int64), upper, np.zeros(n + 1))
 
 
 def test_a_model_without_the_operations_gives_the_same(float64, rng, monkeypatch):

@@ -91,8 +91,8 @@ def _solve_one(
     diagonal = np.maximum(scale * system.prior_diagonal + system.total(system.squares.T @ omega), 1e-300)
 
     def times(v: np.ndarray) -> np.ndarray:
-        reweighted = omega * (phi @ v[:n] + a @ v[n:])
-        own = np.concatenate([phi.T @ reweighted, scale * system.prior_times(v[n:]) + a.T @ reweighted])
+        reweighted, of_variables = system.reweighted(omega, phi @ v[:n], v[n:])
+        own = np.concatenate([phi.T @ reweighted, scale * system.prior_times(v[n:]) + of_variables])
         return system.total(own) + np.pad(v[:n], (0, len(own) - n))
 
     def before(v: np.ndarray) -> np.ndarray:
@@ -221,7 +221,7 @@ def _look(
     expected, slope, omega = derivatives(likelihood, y, latent + offset, spread)
     used = system.counts > 0
     twice_kl = (
-        system.total(np.sum(mean * system.prior_times(mean)))
+        system.total(sum(m @ system.prior_times(m) for m in mean.T))
         + np.sum(system.prior_diagonal[used, None] * variance[used])
         - np.sum(system.counts[used, None] * np.log(variance[used]))
         + likelihood.n_latent * system.total(system.log_det - system.a.nnz)

@@ -62,10 +62,24 @@ class System:
         """How many rows use each inducing variable."""
         return self.total(np.bincount(self.a.indices, minlength=self.a.shape[1]).astype(np.float64))
 
-    def prior_times(self, v: np.ndarray) -> np.ndarray:
+    @cached_property
+    def _prior_starts(self) -> np.ndarray:
+        return self.prior.indptr.astype(np.int64)
+
+    def prior_times(self, v: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         """(Σ K⁻¹) v over the rows of this process, from its upper triangle."""
-        diagonal = self._own_diagonal if v.ndim == 1 else self._own_diagonal[:, None]
-        return self.prior @ v + self.prior.T @ v - diagonal * v
+        if native.is_available():
+            return native.symmetric_times(self._prior_starts, self.prior, v)
+        return self.prior @ v + self.prior.T @ v - self._own_diagonal * v
+
+    def reweighted(
+        self, omega: Float[np.ndarray, " N"], start: Float[np.ndarray, " N"], v: Float[np.ndarray, " M"]
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " M"]]:
+        """r = ω (start + A v), and Aᵀ r over the rows of this process."""
+        if native.is_available():
+            return native.gram_times(self.a.indices, self.a.data, omega, start, v)
+        r = omega * (start + self.a @ v)
+        return r, self.a.T @ r
 
 
 def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) -> System:

@@ -99,7 +99,7 @@ class SearchInducing:
 
     def __init__(self, metric: Covariance, z: np.ndarray, *, approximate: bool = False):
         self._metric, self._z = metric, z
-        factors = metric.metric(z.shape[1])
+        factors = _factors(metric, n_columns=z.shape[1])
         self._search = None if factors is None else Search(z, np.asarray(factors), approximate=approximate)
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
@@ -111,3 +111,5 @@ class SearchInducing:
 
 
 _nearest_inducing = jit(nearest_inducing, constant="n")
+# One program in the place of a few small ones, each of which is compiled.
+_factors = jit(lambda metric, n_columns: metric.metric(n_columns), constant="n_columns")

@@ -1,11 +1,13 @@
 """q(f) of a few points on the host: calling a program of JAX takes longer than they do."""
 
+import equinox as eqx
 import numpy as np
 
 from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP
 from swsgp.gp.variational import Diagonal
 from swsgp.ops import native
+from swsgp.ops.compiled import jit
 from swsgp.shapes import Float, Int
 
 
@@ -24,12 +26,13 @@ class FewPoints:
         """None where the compiled operations are not there, or do not know the model."""
         match model.active_prediction, model.variational:
             case PerPoint(n_neighbors), Diagonal() if n_neighbors <= native.MAX_SIZE and native.is_available():
-                simple = model.covariance.simple(model.inducing.shape[1])
+                simple = eqx.filter_eval_shape(model.covariance.simple, model.inducing.shape[1])
             case _:
                 return None
         if simple is None or model.landmarks is not None:
             return None
-        return cls(model, simple.kinds, np.asarray(simple.packed(0.0, model.jitter)))
+        theta = _packed(model.covariance, model.jitter, n_columns=model.inducing.shape[1])
+        return cls(model, simple.kinds, np.asarray(theta))
 
     def __call__(
         self, x: Float[np.ndarray, "B D"], own: Int[np.ndarray, "B H"]
@@ -37,3 +40,8 @@ class FewPoints:
         """Mean and variance of q(f) at points with these active sets; not finite where a factor fails."""
         mean, variance = native.latent(x, own, self._inducing, self._mean, self._variance, self._theta, self._kinds)
         return mean + self._offset, variance
+
+
+_packed = jit(
+    lambda covariance, jitter, n_columns: covariance.simple(n_columns).packed(0.0, jitter), constant="n_columns"
+)

@@ -44,9 +44,10 @@ class Landmarks(eqx.Module):
     def at(cls, inputs: Float[Array, "G D"], n_latent: int) -> "Landmarks":
         """With q(v) equal to the prior."""
         n, dtype = len(inputs), inputs.dtype
-        root = jnp.broadcast_to(jnp.eye(n, dtype=dtype), (n_latent, n, n))
-        empty = jnp.zeros((0, 0), dtype)
-        return cls(inputs, jnp.zeros((n, n_latent), dtype), root, empty, empty)
+        # By way of the host: on the device each shape would compile a program.
+        mean, root = np.zeros((n, n_latent), dtype), np.tile(np.eye(n, dtype=dtype), (n_latent, 1, 1))
+        empty = np.zeros((0, 0), dtype)
+        return cls(inputs, *(jax.device_put(part) for part in (mean, root, empty, empty)))
 
     def features_of(self, covariance: Covariance, x: Float[Array, "R D"]) -> Float[Array, "R G"]:
         """φ(x) of some points."""

@@ -18,6 +18,7 @@ from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
 from swsgp.memory import check_memory
 from swsgp.ops import fused, native
+from swsgp.ops.compiled import jit
 from swsgp.ops.fused import Conditionals, Simple
 from swsgp.ops.local import LocalTerms, inverse_factor, prior_remainder, weights
 from swsgp.ops.products import product
@@ -213,8 +214,12 @@ def with_precision(parts: T, precision: str) -> T:
 
 def prior_variance(covariance: Covariance, x: np.ndarray) -> float:
     """The mean prior variance at some of these inputs."""
-    some = jax.device_put(to_power_of_two(x[:_MAX_LOOKED_AT]))
-    return float(jnp.mean(covariance.diagonal(some)))
+    return float(_mean_variance(covariance, to_power_of_two(x[:_MAX_LOOKED_AT])))
+
+
+@jit
+def _mean_variance(covariance: Covariance, x: Array) -> Array:
+    return jnp.mean(covariance.diagonal(x))
 
 
 def create(
@@ -292,9 +297,11 @@ def create(
             likelihood,
             inducing,
             variational,
-            jnp.asarray(jitter, dtype),
+            jax.device_put(np.asarray(jitter, dtype)),
             nearest_by,
-            None if offset is None else jnp.broadcast_to(jnp.asarray(offset, dtype), (likelihood.n_latent,)),
+            None
+            if offset is None
+            else jax.device_put(np.broadcast_to(np.asarray(offset, dtype), (likelihood.n_latent,))),
             None,
             active,
             active_prediction,

@@ -118,6 +118,30 @@ def sum_of_blocks(
     return sparse.csr_matrix((values, columns, starts), (n_variables, n_variables))
 
 
+def gram_times(
+    index: Int[np.ndarray, " NH"],
+    a: Float[np.ndarray, " NH"],
+    omega: Float[np.ndarray, " N"],
+    start: Float[np.ndarray, " N"],
+    v: Float[np.ndarray, " M"],
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " M"]]:
+    """r = ω (start + A v) and Aᵀ r, for A (N, M) with as many numbers in each row, at the columns `index`."""
+    r, product = np.empty(len(omega)), np.empty(len(v))
+    vectors = (np.ascontiguousarray(part, np.float64) for part in (omega, start, v))
+    _native.gram_times(index, a, *vectors, r, product, len(r), a.size // len(r), len(v), n_cores())
+    return r, product
+
+
+def symmetric_times(
+    starts: Int[np.ndarray, " M1"], upper: sparse.csr_matrix, v: Float[np.ndarray, " M"]
+) -> Float[np.ndarray, " M"]:
+    """The product with a symmetric matrix whose upper triangle is given; `starts` are its `indptr` in int64."""
+    product = np.empty(len(v))
+    v = np.ascontiguousarray(v, np.float64)
+    _native.symmetric_times(starts, upper.indices, upper.data, v, product, len(v), n_cores())
+    return product
+
+
 def n_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

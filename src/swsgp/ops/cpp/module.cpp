@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "products.hpp"
 #include "sums.hpp"
 #include "terms.hpp"
 #include "xla/ffi/api/ffi.h"
@@ -431,6 +432,74 @@ PyObject* sum_of_blocks(PyObject*, PyObject* arguments) {
   return lengths && columns && values ? Py_BuildValue("(NNN)", lengths, columns, values) : nullptr;
 }
 
+// ------------------------------------------------------------------------------------------------ products
+
+// Where rows are cut for threads, so that each has as many numbers: `before(i)` is how many rows before i have.
+template <typename F>
+std::vector<int64_t> cuts_of(int64_t n_rows, long long n_threads, const F& before) {
+  constexpr int64_t kWorthAThread = 100'000;
+  const int64_t n = before(n_rows), n_parts = std::max<int64_t>(1, std::min<int64_t>(n_threads, n / kWorthAThread));
+  std::vector<int64_t> cuts(n_parts + 1, n_rows);
+  int64_t row = 0;
+  for (int64_t part = 0; part < n_parts; ++part) {
+    while (row < n_rows && before(row) < n / n_parts * part) ++row;
+    cuts[part] = row;
+  }
+  return cuts;
+}
+
+PyObject* gram_times(PyObject*, PyObject* arguments) {
+  Py_buffer in[5], out[2];
+  long long n, size, n_columns, n_threads;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*w*w*LLLL", &in[0], &in[1], &in[2], &in[3], &in[4], &out[0], &out[1], &n,
+                        &size, &n_columns, &n_threads))
+    return nullptr;
+  const long long number = sizeof(double);
+  const bool fits = in[0].len == n * size * static_cast<long long>(sizeof(int32_t)) && in[1].len == n * size * number &&
+                    in[2].len == n * number && in[3].len == n * number && in[4].len == n_columns * number &&
+                    out[0].len == n * number && out[1].len == n_columns * number;
+  const auto numbers = [](const Py_buffer& buffer) { return static_cast<double*>(buffer.buf); };
+  if (fits) {
+    Py_BEGIN_ALLOW_THREADS;
+    const auto cuts = cuts_of(n, n_threads, [&](int64_t i) { return i * size; });
+    swsgp::gram_times(static_cast<const int32_t*>(in[0].buf), numbers(in[1]), numbers(in[2]), numbers(in[3]),
+                      numbers(in[4]), size, cuts, n_columns, numbers(out[0]), numbers(out[1]));
+    Py_END_ALLOW_THREADS;
+  }
+  for (auto& buffer : in) PyBuffer_Release(&buffer);
+  for (auto& buffer : out) PyBuffer_Release(&buffer);
+  if (!fits) {
+    PyErr_SetString(PyExc_ValueError, "matrix and vectors do not fit together");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* symmetric_times(PyObject*, PyObject* arguments) {
+  Py_buffer in[4], out;
+  long long n, n_threads;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*LL", &in[0], &in[1], &in[2], &in[3], &out, &n, &n_threads)) return nullptr;
+  const auto* starts = static_cast<const int64_t*>(in[0].buf);
+  const bool fits = in[0].len == (n + 1) * static_cast<long long>(sizeof(int64_t)) &&
+                    in[1].len == starts[n] * static_cast<long long>(sizeof(int32_t)) &&
+                    in[2].len == starts[n] * static_cast<long long>(sizeof(double)) &&
+                    in[3].len == n * static_cast<long long>(sizeof(double)) && out.len == in[3].len;
+  if (fits) {
+    Py_BEGIN_ALLOW_THREADS;
+    const auto cuts = cuts_of(n, n_threads, [&](int64_t i) { return starts[i]; });
+    swsgp::symmetric_times(starts, static_cast<const int32_t*>(in[1].buf), static_cast<const double*>(in[2].buf),
+                           static_cast<const double*>(in[3].buf), cuts, n, static_cast<double*>(out.buf));
+    Py_END_ALLOW_THREADS;
+  }
+  for (auto& buffer : in) PyBuffer_Release(&buffer);
+  PyBuffer_Release(&out);
+  if (!fits) {
+    PyErr_SetString(PyExc_ValueError, "matrix and vectors do not fit together");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* get_level(PyObject*, PyObject*) { return PyLong_FromLong(level); }
 
 PyObject* set_level(PyObject*, PyObject* argument) {
@@ -455,6 +524,10 @@ PyMethodDef methods[] = {
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},
     {"sum_of_blocks", sum_of_blocks, METH_VARARGS,
      "(index, blocks, n, size, n_variables, n_threads): lengths of rows, columns and values of the upper triangle."},
+    {"gram_times", gram_times, METH_VARARGS,
+     "(index, a, omega, start, v, r, out, n, size, n_columns, n_threads): r = omega (start + A v), out = A' r."},
+    {"symmetric_times", symmetric_times, METH_VARARGS,
+     "(starts, columns, values, v, out, n, n_threads): the product with a matrix whose upper triangle is given."},
     {"level", get_level, METH_NOARGS, "The instruction set in use: 2 AVX-512, 1 AVX2, 0 any machine."},
     {"set_level", set_level, METH_O, "Use another instruction set, for tests; before anything is compiled."},
     {nullptr, nullptr, 0, nullptr}};
