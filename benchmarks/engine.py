@@ -9,6 +9,9 @@ Writes `results/bench-engine.md`.
 """
 
 import platform
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +25,13 @@ import numpy as np
 import torch
 
 import swsgp
+from swsgp.data.sets import load_set
+from swsgp.errors import DataFolderError
 from swsgp.fit.neighbours import NeighbourTable
 from swsgp.fit.rows import reach
 from swsgp.fit.step import begin, run_steps
-from swsgp.ops.local import inverse_factor
+from swsgp.ops import native
+from swsgp.ops.nearest import Search
 
 N, B = 10_000, 64
 TURNS = 15
@@ -59,8 +65,10 @@ CASES = [
 ]
 # Sizes of M between which the time of a step must not grow, with H and D.
 FROM, TO, GROWTH = 10_000, 1_000_000, (16, 9)
-# H and matrices of the operations that are set beside a matrix product.
-FACTORS = ((32, 256), (100, 64))
+# M and neighbours of the searches for all flights.
+SEARCHES = ((100_000, 100), (1_000_000, 32))
+# H of the factors and inverses that are set beside a matrix product.
+FACTORS = (16, 32, 64, 100)
 
 
 def table(n_columns: int, n_rows: int = N) -> tuple[np.ndarray, np.ndarray]:
@@ -203,29 +211,54 @@ def growth() -> str:
 
 
 def rates() -> str:
-    """Operations a second of factors and inverses, and of a matrix product."""
+    """Operations a second of factors and inverses inside the compiled operations, and of a matrix product."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None or not native.is_built():
+        return "Factors and inverses: not measured, since there is no C++ compiler."
     a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)), jnp.float32)
     multiply = jax.jit(lambda a: a @ a)
 
-    def best(run: Callable[[], object]) -> float:
-        def steps(n: int) -> None:
-            for _ in range(n):
-                jax.block_until_ready(run())
+    def steps(n: int) -> None:
+        for _ in range(n):
+            jax.block_until_ready(multiply(a))
 
+    here, level = Path(__file__).parent, native._native.level()
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/factors"
+        options = ["-O3", "-std=c++17", "-fno-math-errno", "-Wno-psabi", "-pthread", f"-DINSTRUCTIONS={level}"]
+        headers = f"-I{here.parent / 'src' / 'swsgp' / 'ops' / 'cpp'}"
+        subprocess.run([compiler, *options, headers, str(here / "factors.cpp"), "-o", program], check=True)
         steps(3)
-        return min(milliseconds(steps, 10) for _ in range(TURNS)) / 1e3
+        product = 2 * 1024**3 / min(milliseconds(steps, 10) for _ in range(TURNS)) / 1e6
+        command = [program, str(native.n_cores()), *map(str, FACTORS)]
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    parts = [
+        f"H={n_active}: {float(own):.0f} of {product:.0f} GFLOP/s ({float(own) / product:.0%})"
+        for n_active, own in zip(FACTORS, found, strict=True)
+    ]
+    name = ("any machine's", "AVX2", "AVX-512")[level]
+    return (
+        f"The factor-and-solve part of the compiled operations ({name} instructions, {native.n_cores()} threads) "
+        f"beside a product of 1024×1024 matrices, float32: {'; '.join(parts)} (asked for: at least half)."
+    )
 
+
+def searches() -> str:
+    """Seconds to find the nearest inducing inputs of all flights, exactly, where there are flights."""
+    try:
+        x = load_set("airline").x.astype(np.float32)
+    except DataFolderError:
+        return "The search for the neighbours of flights: not measured, since SWSGP_DATA does not name a folder."
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
     parts = []
-    for n_active, n_matrices in FACTORS:
-        k = jnp.tile(jnp.eye(n_active) + 0.5, (n_matrices, 1, 1))
-        # A factor and its inverse take H³/3 multiplications and additions each.
-        own = n_matrices * 2 * n_active**3 / 3 / best(lambda k=k: factors(k)) / 1e9
-        product = 2 * 1024**3 / best(lambda: multiply(a)) / 1e9
-        parts.append(f"H={n_active}: {own:.0f} of {product:.0f} GFLOP/s ({own / product:.0%})")
-    return f"Factors and inverses beside a product of 1024×1024 matrices, float32: {'; '.join(parts)}."
-
-
-factors = jax.jit(jax.vmap(inverse_factor))
+    for n_inducing, n_neighbors in SEARCHES:
+        start = time.perf_counter()
+        Search(x[:n_inducing], np.ones(x.shape[1]))(x, n_neighbors)
+        parts.append(f"M={n_inducing:,}, {n_neighbors} neighbours: {time.perf_counter() - start:.0f} s")
+    return (
+        f"The nearest inducing inputs of {len(x):,} flights, exact, boxes made anew: {'; '.join(parts)} (asked for: at "
+        "most 240 s for the first)."
+    )
 
 
 def processor() -> str:
@@ -259,7 +292,8 @@ def main() -> None:
             f"| {case.name} | {own:.3f} | GPyTorch {case.peer}{peer_size} | {peer:.2f} | {peer / own:.1f} | {asked} |"
         )
         print(lines[-1], flush=True)
-    for text in (growth(), rates()):
+    for measured in (growth, rates, searches):
+        text = measured()
         lines += ["", text]
         print(f"\n{text}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
