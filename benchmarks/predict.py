@@ -188,7 +188,7 @@ def main() -> None:
         imports, load, one, size = with_a_million(Path(name))
         lines += [
             "",
-            f"A model with M = 1,000,000, H = {H} and 8 columns of random numbers ({size:.0f} MB): loaded in {load:.2f} "
+            f"A model with M = 1,000,000, H = {H} and 8 columns, random ({size:.0f} MB): loaded in {load:.2f} "
             f"s, after {imports:.2f} s of imports in a new process; one row takes {1e3 * one:.3f} ms.",
             "",
             f"`swsgp predict` from Parquet to Parquet with M = {M:,}: mean, standard deviation and interval",

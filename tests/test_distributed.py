@@ -30,7 +30,7 @@ QUICK = f"""{ON_ALL_CORES}
 from swsgp import processes
 from swsgp.cli import main
 from swsgp.fit import checkpoints
-processes._SILENT, processes._RUNTIME, processes._START, checkpoints._EVERY = 4.0, 10, 20, 0.5
+processes._SILENT, processes._RUNTIME, processes._START, checkpoints._EVERY = 4.0, 10, 120, 0.5
 main()
 """
 
@@ -56,14 +56,14 @@ def start(*arguments, **environment):
     return start_each(arguments, arguments, **environment)
 
 
-def start_each(*each, n=2, **environment):
+def start_each(*each, code=QUICK, **environment):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    own = ["--quiet", "--distributed", "--coordinator", address, "--processes", str(n), "--process"]
+    own = ["--quiet", "--distributed", "--coordinator", address, "--processes", "2", "--process"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ, **environment}}
     return [
-        subprocess.Popen([sys.executable, "-c", QUICK, "fit", *map(str, arguments), *own, str(number)], **pipes)
+        subprocess.Popen([sys.executable, "-c", code, "fit", *map(str, arguments), *own, str(number)], **pipes)
         for number, arguments in enumerate(each)
     ]
 
@@ -266,7 +266,7 @@ def test_a_mistake_ends_all_processes_with_one_line(tables, tmp_path, options, w
 
 def test_processes_that_are_not_all_started_say_so(tables, tmp_path):
     options = [tables / "numbers.parquet", "--target", "y", *STEPS, "--out", tmp_path / "m.swsgp"]
-    said, codes = ended(start_each(options, n=2))
+    said, codes = ended(start_each(options, code=QUICK.replace(" 120,", " 5,")))
     assert codes[0] not in (0, None)
     assert "not all processes came to 127.0.0.1:" in said[0][1]
 

@@ -103,16 +103,29 @@ def test_tallies_of_parts_add_up_to_the_scores_of_all():
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_tallies_of_classes_add_up_and_their_auc_is_right_to_five_digits(n_classes):
+@pytest.mark.parametrize(("offset", "spread"), [(0.0, 2.0), (0.0, 0.005), (-26.0, 1.0)])
+def test_tallies_of_classes_add_up_and_their_auc_is_right(n_classes, offset, spread):
+    """Also where all probabilities are alike, or very small."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, size=20_000)
-    logits = 2.0 * rng.normal(size=(20_000, n_classes)) + 2.0 * np.eye(n_classes)[labels]
+    logits = spread * (rng.normal(size=(20_000, n_classes)) + np.eye(n_classes)[labels])
+    logits[:, 1:] += offset
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     whole = metrics.class_scores(labels, p)
-    tally = metrics.ClassTally.of(labels[:5], p[:5]) + metrics.ClassTally.of(labels[5:], p[5:])
-    found = tally.scores()
-    assert found["auc"] == pytest.approx(whole.pop("auc"), abs=1e-5)
+    first = metrics.ClassTally.of(labels[:5000], p[:5000])
+    found = (first + metrics.ClassTally.of(labels[5000:], p[5000:], first.edges)).scores()
+    assert found["auc"] == pytest.approx(whole.pop("auc"), abs=1e-4)
     assert {name: found[name] for name in whole} == pytest.approx(whole, rel=1e-9)
+
+
+def test_cases_unlike_the_first_ones_have_bins_too():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, size=20_000)
+    p = 1.0 / (1.0 + np.exp(-np.where(np.arange(20_000) < 50, 8.0, -2.0) - labels - rng.normal(size=20_000)))
+    p = np.stack([1.0 - p, p], axis=1)
+    first = metrics.ClassTally.of(labels[:50], p[:50])
+    found = (first + metrics.ClassTally.of(labels[50:], p[50:], first.edges)).scores()
+    assert found["auc"] == pytest.approx(metrics.auc(labels, p), abs=1e-3)
 
 
 def test_certain_probabilities_have_a_bin():

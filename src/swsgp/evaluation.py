@@ -68,7 +68,8 @@ def score_parts(fitted: Fitted, parts: Iterable[tuple[np.ndarray, np.ndarray]]) 
             tallies: Any = _of_numbers(fitted, x, y, mean, variance, lower, upper, log_density)
         else:
             systems = _of_systems(fitted, x, fitted.probabilities(x))
-            tallies = {system: ClassTally.of(y, p) for system, p in systems.items()}
+            edges = {system: tally.edges for system, tally in totals.items() if isinstance(tally, ClassTally)}
+            tallies = {system: ClassTally.of(y, p, edges.get(system)) for system, p in systems.items()}
         totals = {system: totals[system] + tally for system, tally in tallies.items()} if totals else tallies
     if not totals:
         raise DataError("there are no rows to compare with.")

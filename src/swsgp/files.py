@@ -35,14 +35,16 @@ def write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of writing that names no file names this one; NumPy leaves out, too, that the disk is full."""
+    """An error of the system that names no file names this one; NumPy says in its own words that a disk is full."""
     try:
         yield
     except OSError as error:
         if error.filename is not None:
             raise
-        number = error.errno or errno.ENOSPC
-        raise OSError(number, error.strerror or os.strerror(number), str(path)) from None
+        number = errno.ENOSPC if " requested and " in str(error) else error.errno
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def check_writable(path: Path) -> None:

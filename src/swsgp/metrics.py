@@ -6,15 +6,15 @@ All functions take NumPy arrays with one entry, or one row, for each case. Class
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri
 from scipy.stats import rankdata
 
 # The paper's regression tables have ¼ log 2π where the Gaussian log-density has ½ log 2π.
 PAPER_SHIFT = 0.25 * float(np.log(2.0 * np.pi))
 
 _TINY = np.finfo(float).tiny
-# Bins of probabilities for an AUC of cases that come in parts, and the logits from and up to which they go.
-_BINS, _MOST_LOGIT = 4096, 20.0
+# Bins of probabilities for an AUC of cases that come in parts: for each class, and for all, at most.
+_BINS, _ALL_BINS, _MOST_LOGIT = 4000, 400_000, 40.0
 
 
 # ---------------------------------------------------------------------------------------------- regression
@@ -212,7 +212,8 @@ class ClassTally:
     """What the scores of predicted classes are made of; tallies of parts of the cases add up to that of all.
 
     Means over the cases: error, NLL, Brier score; and how many cases there are of each class, the gaps between
-    confidence and accuracy, and how many cases in and outside each class have a probability in each of many bins.
+    confidence and accuracy, and how many cases in and outside each class have a probability between each two edges.
+    Tallies with the same edges add up.
     """
 
     n: int
@@ -220,22 +221,29 @@ class ClassTally:
     counts: np.ndarray
     gaps: np.ndarray
     in_bins: np.ndarray
+    edges: np.ndarray
 
     @classmethod
-    def of(cls, labels: np.ndarray, probabilities: np.ndarray) -> "ClassTally":
+    def of(cls, labels: np.ndarray, probabilities: np.ndarray, edges: np.ndarray | None = None) -> "ClassTally":
+        """The edges are those of the first part, or come from these cases."""
         n_classes = probabilities.shape[1]
         means = [score(labels, probabilities) for score in (error_rate, class_nll, brier)]
         counts = np.bincount(labels.astype(int), minlength=n_classes)
         shown = [1] if n_classes == 2 else list(range(n_classes))
-        in_bins = np.stack(
-            [[_binned(probabilities[labels == c, c]), _binned(probabilities[labels != c, c])] for c in shown]
-        )
-        return cls(len(labels), np.array(means), counts, _gaps(labels, probabilities), in_bins)
+        if edges is None:
+            edges = np.stack([_edges(probabilities[:, c], min(_BINS, _ALL_BINS // n_classes)) for c in shown])
+        in_bins = np.zeros((len(shown), 2, edges.shape[1] + 1), int)
+        for place, c in enumerate(shown):
+            bins = np.searchsorted(edges[place], probabilities[:, c])
+            for side, is_side in enumerate((labels == c, labels != c)):
+                in_bins[place, side] = np.bincount(bins[is_side], minlength=in_bins.shape[2])
+        return cls(len(labels), np.array(means), counts, _gaps(labels, probabilities), in_bins, edges)
 
     def __add__(self, other: "ClassTally") -> "ClassTally":
         n = self.n + other.n
         means = (self.n * self.means + other.n * other.means) / n
-        return ClassTally(n, means, self.counts + other.counts, self.gaps + other.gaps, self.in_bins + other.in_bins)
+        in_bins = self.in_bins + other.in_bins
+        return ClassTally(n, means, self.counts + other.counts, self.gaps + other.gaps, in_bins, self.edges)
 
     def scores(self) -> dict[str, float]:
         """All scores; the AUC takes probabilities in one bin for equal."""
@@ -257,9 +265,7 @@ class ClassTally:
         }
 
 
-def _binned(probabilities: np.ndarray) -> np.ndarray:
-    """How many probabilities there are in bins of equal width in their logits."""
-    with np.errstate(divide="ignore"):
-        logits = np.log(probabilities) - np.log1p(-np.minimum(probabilities, 1.0))
-    place = np.clip((logits + _MOST_LOGIT) / (2.0 * _MOST_LOGIT) * _BINS, 0, _BINS - 1).astype(int)
-    return np.bincount(place, minlength=_BINS)
+def _edges(probabilities: np.ndarray, n: int) -> np.ndarray:
+    """Half of them where these probabilities lie, the others everywhere, for later cases that may be unlike these."""
+    own = np.quantile(probabilities, np.linspace(0.0, 1.0, n // 2))
+    return np.sort(np.concatenate([own, expit(np.linspace(-_MOST_LOGIT, _MOST_LOGIT, n - n // 2))]))

@@ -110,11 +110,13 @@ def fail(code: int) -> None:
     """End at once after an error that has been said, if there are other processes, which may wait for this one."""
     if _watch is not None and count() > 1:
         _watch.last_words.silence()
-        for folder in _folders:
-            shutil.rmtree(folder, ignore_errors=True)
         sys.stderr.flush()
         if is_first():
             time.sleep(_LAST_WORDS)
+        for folder in list(_folders):
+            # Under another name another thread cannot put more into it.
+            with suppress(OSError):
+                shutil.rmtree(folder.rename(f"{folder}.gone"), ignore_errors=True)
         os._exit(code)
 
 
@@ -147,7 +149,8 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        _interrupted = False
 
 
 def _interrupt(signal_number: int, frame: Any) -> None:
@@ -181,7 +184,7 @@ def check_same(what: str, *contents: np.ndarray | str) -> None:
         return
     digest = hashlib.blake2b(digest_size=16)
     for content in contents:
-        digest.update(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes())
+        digest.update(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).data)
     with waiting():
         digests = np.asarray(multihost_utils.process_allgather(np.frombuffer(digest.digest(), np.uint8)))
     differ = (digests != digests[0]).any(axis=1)
@@ -297,7 +300,7 @@ class _LastWords:
 
     _SCRIPT = """
 trap "" INT TERM
-while read -r line; do
+while IFS= read -r line; do
   [ "$line" = "all is well" ] && exit
   folder=$line
 done
@@ -313,10 +316,15 @@ echo "$0" >&2
             )
 
     def remove_at_the_end(self, folder: Path | None) -> None:
-        self._tell(str(folder or ""))
+        # Lines are what the shell reads.
+        path = "" if folder is None else str(folder.absolute())
+        self._tell("" if "\n" in path else path)
 
     def silence(self) -> None:
         self._tell("all is well")
+        if self._shell is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._shell.wait(1)
 
     def _tell(self, line: str) -> None:
         if self._shell is not None and self._shell.stdin is not None:

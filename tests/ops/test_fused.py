@@ -216,10 +216,11 @@ def test_products_of_symmetric_matrices(rng, n):
     whole = whole + whole.T
     upper = sparse.csr_matrix(np.triu(whole))
     v = rng.normal(size=n)
-    found = native.symmetric_times(upper.indptr.astype(np.int64), upper, v)
+    parts = upper.indptr.astype(np.int64), upper.indices, upper.data
+    found = native.symmetric_times(*parts, v)
     np.testing.assert_allclose(found, whole @ v, rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match="fit together"):
-        native.symmetric_times(upper.indptr.astype(np.int64), upper, np.zeros(n + 1))
+        native.symmetric_times(*parts, np.zeros(n + 1))
 
 
 def test_a_model_without_the_operations_gives_the_same(float64, rng, monkeypatch):

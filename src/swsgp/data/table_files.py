@@ -92,7 +92,7 @@ def _read(file: "_File", columns: list[str]) -> pa.Table:
         with file.opened() as source:
             if _kind(file.path) == PARQUET:
                 return pq.read_table(source, columns=columns, page_checksum_verification=True)
-            return _validated(pa.ipc.open_file(source).read_all().select(columns))
+            return _validated(_arrow_reader(source, columns).read_all().select(columns))
 
 
 def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
@@ -114,12 +114,19 @@ def batches(table: Table, names: Sequence[str], n_rows: int = BATCH_ROWS) -> Ite
                         yield _as(schema, pa.Table.from_batches([batch]).select(names))
             else:
                 with file.opened() as source:
-                    arrow = pa.ipc.open_file(source)
+                    arrow = _arrow_reader(source, names)
                     for i in range(arrow.num_record_batches):
                         whole = _validated(pa.Table.from_batches([arrow.get_batch(i)]).select(names))
                         whole = _as(schema, whole)
                         for start in range(0, len(whole), n_rows):
                             yield whole.slice(start, n_rows)
+
+
+def _arrow_reader(source: Any, names: list[str]) -> pa.ipc.RecordBatchFileReader:
+    """Reads these columns only."""
+    places = pa.ipc.open_file(source).schema
+    options = pa.ipc.IpcReadOptions(included_fields=[places.get_field_index(name) for name in names])
+    return pa.ipc.open_file(source, options=options)
 
 
 def _validated(table: pa.Table) -> pa.Table:

@@ -96,7 +96,8 @@ class SWSGPBase(LearnsFromTables):
             Text columns of a table become one column of numbers for each value.
         y : array (N,), or a column of such a table
         checkpoint : path, optional
-            A file that takes the state of the training every 20 seconds and when it is interrupted. It stays there.
+            A file that takes the state of the training every 20 seconds, when hyper-parameters are learned, and when it
+            is interrupted. It stays there.
         resume : bool
             Go on from the checkpoint, if it is there; the result is that of a run without a break.
 
@@ -169,8 +170,12 @@ class SWSGPBase(LearnsFromTables):
         n_rows = fitted.record["rows"] + len(x)
         if fitted.record["settings"]["solves"]:
             sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
-            return self._take(solve_on(fitted, x, y, sizes), n_rows)
-        return self._take(climb_on(fitted, x, y, self.max_steps, bool(self.verbose)), n_rows)
+            with processes.interruptible():
+                done = solve_on(fitted, x, y, sizes)
+        else:
+            with processes.interruptible():
+                done = climb_on(fitted, x, y, self.max_steps, bool(self.verbose))
+        return self._take(done, n_rows)
 
     def _start(
         self, X: Any, y: Any, classes: Any, overview: Overview | None = None, seed: int | None = None
@@ -249,6 +254,7 @@ class SWSGPBase(LearnsFromTables):
             names = ", ".join(f"{name}={_shown(chosen[name])}" for name in start.record["chosen"])
             Console(stderr=True).print(f"{len(x):,} rows: {names}", highlight=False)
         x, y = start.inputs.apply(x), start.scaled(y)
+        processes.check_same("the settings", repr((checkpoint is not None, resume)))
         with processes.interruptible():
             if chosen["model"] in OTHER_SYSTEMS:
                 done = fit_other_system(start, x, y, checkpoint, resume, bool(self.verbose))
@@ -312,7 +318,7 @@ class SWSGPBase(LearnsFromTables):
     def score_parts(self, parts: Iterable[tuple[Any, Any]]) -> dict[str, dict[str, float]]:
         """The scores of `evaluate` for rows that come in parts, pairs of X and y, none of which is kept.
 
-        They are those of all rows together; the AUC to about five digits.
+        They are those of all rows together, but for the AUC, which is close.
         """
         return score_parts(self.fitted_, (self._labelled(X, y) for X, y in parts))
 

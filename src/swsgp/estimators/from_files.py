@@ -67,6 +67,7 @@ def fit_file(
         rows = _scaled_rows(model, start, overview, table, names, target, limit, apart, seen)
         store = _stored(folder, rows, overview.n_rows - len(apart), x.shape[1], chosen, limit, seed)
         processes.check_same("the table", seen.hexdigest())
+        processes.check_same("the settings", repr((checkpoint is not None, resume, limit)))
         done: Outcome
         with processes.interruptible():
             if chosen["solves"]:

@@ -223,6 +223,9 @@ class _Run:
         try:
             reason = self._run()
         except KeyboardInterrupt:
+            # Of several processes one alone cannot go on.
+            if processes.count() > 1:
+                raise
             reason = "interrupted"
         if reason == "interrupted" and self.checkpoints is not None:
             self.checkpoints.save(vars(self.snapshot), self.history[: self.n_saved])

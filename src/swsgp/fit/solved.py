@@ -139,6 +139,9 @@ def train_by_solving(
                     reason = "time"
                     break
     except KeyboardInterrupt:
+        # Of several processes one alone cannot go on.
+        if processes.count() > 1:
+            raise
         reason = "interrupted"
     if checkpoints is not None:
         # Solving may take longer than learning did.

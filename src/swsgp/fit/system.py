@@ -63,13 +63,18 @@ class System:
         return self.total(np.bincount(self.a.indices, minlength=self.a.shape[1]).astype(np.float64))
 
     @cached_property
-    def _prior_starts(self) -> np.ndarray:
-        return self.prior.indptr.astype(np.int64)
+    def _prior_parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # SciPy has places and columns in one type, which is int64 for very many numbers.
+        return self.prior.indptr.astype(np.int64), self.prior.indices.astype(np.int32, copy=False), self.prior.data
+
+    @cached_property
+    def _index(self) -> np.ndarray:
+        return self.a.indices.astype(np.int32, copy=False)
 
     def prior_times(self, v: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         """(Σ K⁻¹) v over the rows of this process, from its upper triangle."""
         if native.is_available():
-            return native.symmetric_times(self._prior_starts, self.prior, v)
+            return native.symmetric_times(*self._prior_parts, v)
         return self.prior @ v + self.prior.T @ v - self._own_diagonal * v
 
     def reweighted(
@@ -77,7 +82,7 @@ class System:
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " M"]]:
         """r = ω (start + A v), and Aᵀ r over the rows of this process."""
         if native.is_available():
-            return native.gram_times(self.a.indices, self.a.data, omega, start, v)
+            return native.gram_times(self._index, self.a.data, omega, start, v)
         r = omega * (start + self.a @ v)
         return r, self.a.T @ r
 

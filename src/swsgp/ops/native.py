@@ -133,12 +133,15 @@ def gram_times(
 
 
 def symmetric_times(
-    starts: Int[np.ndarray, " M1"], upper: sparse.csr_matrix, v: Float[np.ndarray, " M"]
+    starts: Int[np.ndarray, " M1"],
+    columns: Int[np.ndarray, " K"],
+    values: Float[np.ndarray, " K"],
+    v: Float[np.ndarray, " M"],
 ) -> Float[np.ndarray, " M"]:
-    """The product with a symmetric matrix whose upper triangle is given; `starts` are its `indptr` in int64."""
+    """The product with a symmetric matrix whose upper triangle is given in compressed rows, `starts` in int64."""
     product = np.empty(len(v))
     v = np.ascontiguousarray(v, np.float64)
-    _native.symmetric_times(starts, upper.indices, upper.data, v, product, len(v), n_cores())
+    _native.symmetric_times(starts, columns, values, v, product, len(v), n_cores())
     return product
 
 

@@ -434,11 +434,12 @@ PyObject* sum_of_blocks(PyObject*, PyObject* arguments) {
 
 // ------------------------------------------------------------------------------------------------ products
 
-// Where rows are cut for threads, so that each has as many numbers: `before(i)` is how many rows before i have.
+// Where rows are cut for threads, so that each has as many numbers: `before(i)` is how many rows before i have. All their
+// vectors of `n_columns` take less memory than the matrix.
 template <typename F>
-std::vector<int64_t> cuts_of(int64_t n_rows, long long n_threads, const F& before) {
-  constexpr int64_t kWorthAThread = 100'000;
-  const int64_t n = before(n_rows), n_parts = std::max<int64_t>(1, std::min<int64_t>(n_threads, n / kWorthAThread));
+std::vector<int64_t> cuts_of(int64_t n_rows, int64_t n_columns, long long n_threads, const F& before) {
+  const int64_t n = before(n_rows), worth_a_thread = std::max<int64_t>(100'000, n_columns);
+  const int64_t n_parts = std::max<int64_t>(1, std::min<int64_t>(n_threads, n / worth_a_thread));
   std::vector<int64_t> cuts(n_parts + 1, n_rows);
   int64_t row = 0;
   for (int64_t part = 0; part < n_parts; ++part) {
@@ -446,6 +447,16 @@ std::vector<int64_t> cuts_of(int64_t n_rows, long long n_threads, const F& befor
     cuts[part] = row;
   }
   return cuts;
+}
+
+template <typename F>
+bool has_memory_for(const F& task) {
+  try {
+    task();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 PyObject* gram_times(PyObject*, PyObject* arguments) {
@@ -459,15 +470,19 @@ PyObject* gram_times(PyObject*, PyObject* arguments) {
                     in[2].len == n * number && in[3].len == n * number && in[4].len == n_columns * number &&
                     out[0].len == n * number && out[1].len == n_columns * number;
   const auto numbers = [](const Py_buffer& buffer) { return static_cast<double*>(buffer.buf); };
+  bool is_done = true;
   if (fits) {
     Py_BEGIN_ALLOW_THREADS;
-    const auto cuts = cuts_of(n, n_threads, [&](int64_t i) { return i * size; });
-    swsgp::gram_times(static_cast<const int32_t*>(in[0].buf), numbers(in[1]), numbers(in[2]), numbers(in[3]),
-                      numbers(in[4]), size, cuts, n_columns, numbers(out[0]), numbers(out[1]));
+    is_done = has_memory_for([&] {
+      const auto cuts = cuts_of(n, n_columns, n_threads, [&](int64_t i) { return i * size; });
+      swsgp::gram_times(static_cast<const int32_t*>(in[0].buf), numbers(in[1]), numbers(in[2]), numbers(in[3]),
+                        numbers(in[4]), size, cuts, n_columns, numbers(out[0]), numbers(out[1]));
+    });
     Py_END_ALLOW_THREADS;
   }
   for (auto& buffer : in) PyBuffer_Release(&buffer);
   for (auto& buffer : out) PyBuffer_Release(&buffer);
+  if (!is_done) return PyErr_NoMemory();
   if (!fits) {
     PyErr_SetString(PyExc_ValueError, "matrix and vectors do not fit together");
     return nullptr;
@@ -484,15 +499,19 @@ PyObject* symmetric_times(PyObject*, PyObject* arguments) {
                     in[1].len == starts[n] * static_cast<long long>(sizeof(int32_t)) &&
                     in[2].len == starts[n] * static_cast<long long>(sizeof(double)) &&
                     in[3].len == n * static_cast<long long>(sizeof(double)) && out.len == in[3].len;
+  bool is_done = true;
   if (fits) {
     Py_BEGIN_ALLOW_THREADS;
-    const auto cuts = cuts_of(n, n_threads, [&](int64_t i) { return starts[i]; });
-    swsgp::symmetric_times(starts, static_cast<const int32_t*>(in[1].buf), static_cast<const double*>(in[2].buf),
-                           static_cast<const double*>(in[3].buf), cuts, n, static_cast<double*>(out.buf));
+    is_done = has_memory_for([&] {
+      const auto cuts = cuts_of(n, n, n_threads, [&](int64_t i) { return starts[i]; });
+      swsgp::symmetric_times(starts, static_cast<const int32_t*>(in[1].buf), static_cast<const double*>(in[2].buf),
+                             static_cast<const double*>(in[3].buf), cuts, n, static_cast<double*>(out.buf));
+    });
     Py_END_ALLOW_THREADS;
   }
   for (auto& buffer : in) PyBuffer_Release(&buffer);
   PyBuffer_Release(&out);
+  if (!is_done) return PyErr_NoMemory();
   if (!fits) {
     PyErr_SetString(PyExc_ValueError, "matrix and vectors do not fit together");
     return nullptr;

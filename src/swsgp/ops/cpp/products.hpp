@@ -14,16 +14,9 @@ template <typename F>
 void sum_over_parts(const std::vector<int64_t>& cuts, int64_t size, double* out, const F& task) {
   const int64_t n_parts = static_cast<int64_t>(cuts.size()) - 1;
   std::vector<std::vector<double>> others(n_parts);
-  const auto work = [&](int64_t part) {
-    double* own = out;
-    if (part > 0) {
-      others[part].assign(size, 0.0);
-      own = others[part].data();
-    } else {
-      std::fill_n(out, size, 0.0);
-    }
-    task(cuts[part], cuts[part + 1], own);
-  };
+  for (int64_t part = 1; part < n_parts; ++part) others[part].assign(size, 0.0);
+  std::fill_n(out, size, 0.0);
+  const auto work = [&](int64_t part) { task(cuts[part], cuts[part + 1], part == 0 ? out : others[part].data()); };
   std::vector<std::thread> threads;
   for (int64_t part = 1; part < n_parts; ++part) threads.emplace_back(work, part);
   work(0);
