@@ -83,6 +83,14 @@ class Fitted:
         """Quantiles of a new observation, (N, len(levels))."""
         return self._in_units(self.predictor.quantiles(self.inputs.apply(x), levels))
 
+    def moments_and_interval(self, x: np.ndarray, coverage: float) -> tuple[np.ndarray, ...]:
+        """Mean and variance of a new observation, and the ends of an interval that holds it with this probability."""
+        low, high = 0.5 - coverage / 2, 0.5 + coverage / 2
+        if not isinstance(self.predictor, Predictor):
+            return *self.moments(x), *self.quantiles(x, np.array([low, high])).T
+        mean, variance, lower, upper = self.predictor.moments_and_interval(self.inputs.apply(x), low, high)
+        return self._in_units(mean), variance * self.unit**2, self._in_units(lower), self._in_units(upper)
+
     def assess_numbers(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Mean, variance, ends of 95% intervals, position from 0 to 1, and log density of observations."""
         mean, variance, lower, upper, position, log_density = self.predictor.assess_numbers(

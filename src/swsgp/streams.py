@@ -55,9 +55,8 @@ def predictions(
     for part in batches(path, list(dict.fromkeys([*types, *kept])), _rows_at_once(model, kept, max_memory)):
         inputs = typed(part, types)
         if model.fitted_.labels is None:
-            mean, std = model.predict(inputs, return_std=True)
-            lower, upper = model.predict_interval(inputs, coverage)
-            columns = [mean, std, lower, upper]
+            mean, variance, lower, upper = model.fitted_.moments_and_interval(model._inputs(inputs), coverage)
+            columns = [mean, np.sqrt(variance), lower, upper]
         else:
             probabilities = model.predict_proba(inputs)
             columns = [model.classes_[probabilities.argmax(axis=1)], *probabilities.T]

@@ -266,3 +266,12 @@ def test_quantiles_and_positions_undo_each_other(float64, rng):
     np.testing.assert_allclose([mean, variance], predictor.moments(x), rtol=1e-9)
     np.testing.assert_allclose([lower, upper], predictor.quantiles(x, np.array([0.025, 0.975])).T, rtol=1e-9)
     np.testing.assert_allclose(quantiles[:, 1], mean, rtol=1e-9)
+
+
+def test_moments_and_an_interval_in_one_go_are_those_asked_for_apart(float64, rng):
+    x, _ = toy(rng)
+    predictor = Predictor(make(x, PerPoint(H), likelihood=Poisson()))
+    together = predictor.moments_and_interval(x, 0.1, 0.7)
+    apart = *predictor.moments(x), *predictor.quantiles(x, np.array([0.1, 0.7])).T
+    for one, other in zip(together, apart, strict=True):
+        np.testing.assert_allclose(one, other, **EXACT)

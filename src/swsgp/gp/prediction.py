@@ -90,6 +90,11 @@ class Predictor:
         columns = [self._over_chunks(programs.quantile, x, np.full(len(x), level))[0] for level in levels]
         return np.stack(columns, axis=1)
 
+    def moments_and_interval(self, x: np.ndarray, low: float, high: float) -> tuple[np.ndarray, ...]:
+        """Mean and variance of a new observation at each point, and two of its quantiles, in one go."""
+        self._check_regression()
+        return self._over_chunks(programs.moments_and_interval, x, np.full(len(x), low), np.full(len(x), high))
+
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Probability of each class at each point, (len(x), C)."""
         likelihood = self.model.likelihood

@@ -31,6 +31,13 @@ def quantile(likelihood: Regression, mean: Array, variance: Array, level: Array)
     return (likelihood.quantile(level, mean, variance),)
 
 
+def moments_and_interval(
+    likelihood: Regression, mean: Array, variance: Array, low: Array, high: Array
+) -> tuple[Array, ...]:
+    ends = (likelihood.quantile(level, mean, variance) for level in (low, high))
+    return *likelihood.moments(mean, variance), *ends
+
+
 def probabilities(likelihood: Classification, mean: Array, variance: Array) -> tuple[Array, ...]:
     return (likelihood.probabilities(mean, variance),)
 
