@@ -35,10 +35,6 @@ struct Nearest {
   int64_t k;
   T limit = std::numeric_limits<T>::infinity();
 
-  void add(T distance, int32_t index) {
-    found.push_back({distance, index});
-  }
-
   // Finding the limit takes longer than a few that turn out to be too far; the first limit comes as soon as it can.
   void shrink_now_and_then() {
     const int64_t some = limit < std::numeric_limits<T>::infinity() ? k / 2 : 0;
@@ -68,7 +64,7 @@ void scan(const Tree<T>& tree, int64_t leaf, const T* query, Nearest<T>& nearest
     // A tie at the limit may win by its index.
     if (!any<T>(distance <= nearest.limit)) continue;
     for (int l = 0; l < kLanes<T>; ++l)
-      if (distance[l] <= nearest.limit && index[i + l] >= 0) nearest.add(distance[l], index[i + l]);
+      if (distance[l] <= nearest.limit && index[i + l] >= 0) nearest.found.push_back({distance[l], index[i + l]});
   }
   nearest.shrink_now_and_then();
 }
