@@ -153,10 +153,10 @@ def wait_for(file):
     wait_until(file.exists)
 
 
-def wait_until(condition):
+def wait_until(condition, found=lambda: None):
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, found()
         time.sleep(0.05)
 
 
@@ -185,7 +185,8 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_nu
     assert 0 < read_header(checkpoint)["step"] < 800
     assert not out.exists()
     # A first process that was killed leaves its rows; the other one does not.
-    wait_until(lambda: len(list(tmp_path.glob("swsgp-*"))) == int((who, how) == (0, signal.SIGKILL)))
+    n_left = int((who, how) == (0, signal.SIGKILL))
+    wait_until(lambda: len(list(tmp_path.glob("swsgp-*"))) == n_left, lambda: sorted(tmp_path.rglob("*")))
     if how == signal.SIGSTOP:
         return
     if who == 1:

@@ -109,6 +109,8 @@ def leave() -> None:
 def fail(code: int) -> None:
     """End at once after an error that has been said, if there are other processes, which may wait for this one."""
     if _watch is not None and count() > 1:
+        # The first thread that comes here ends the process; another one waits for that.
+        _ending.acquire()
         _watch.last_words.silence()
         sys.stderr.flush()
         if is_first():
@@ -418,4 +420,5 @@ class _Watch:
 
 _watch: _Watch | None = None
 _folders: set[Path] = set()
+_ending = threading.Lock()
 _interrupted = False
