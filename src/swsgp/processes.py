@@ -85,7 +85,7 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
     except RuntimeError as error:
         raise SettingError(f"the processes did not come together: {str(error).splitlines()[0]}") from None
     finally:
-        words.silence()
+        words.all_is_well()
     devices = Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         raise SettingError(f"processes need the same number of devices each, and have {sorted(devices.values())}.")
@@ -103,7 +103,7 @@ def leave() -> None:
         watch.close()
         with suppress(RuntimeError):
             jax.distributed.shutdown()
-        watch.last_words.silence()
+        watch.last_words.all_is_well()
 
 
 def fail(code: int) -> None:
@@ -111,14 +111,13 @@ def fail(code: int) -> None:
     if _watch is not None and count() > 1:
         # The first thread that comes here ends the process; another one waits for that.
         _ending.acquire()
-        _watch.last_words.silence()
+        _watch.last_words.say_nothing()
         sys.stderr.flush()
         if is_first():
             time.sleep(_LAST_WORDS)
+        # What is left behind the shell removes, too, but others may look as soon as this process has ended.
         for folder in list(_folders):
-            # Under another name another thread cannot put more into it.
-            with suppress(OSError):
-                shutil.rmtree(folder.rename(f"{folder}.gone"), ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(code)
 
 
@@ -302,27 +301,34 @@ class _LastWords:
 
     _SCRIPT = """
 trap "" INT TERM
+words=$0
 while IFS= read -r line; do
-  [ "$line" = "all is well" ] && exit
-  folder=$line
+  case "$line" in
+    "all is well") exit ;;
+    "say nothing") words= ;;
+    *) folder=$line ;;
+  esac
 done
-echo "$0" >&2
+[ -z "$words" ] || echo "$words" >&2
 [ -z "$folder" ] || rm -rf -- "$folder"
 """
 
     def __init__(self, words: str):
         self._shell: subprocess.Popen[bytes] | None = None
-        if words and os.name == "posix":
-            self._shell = subprocess.Popen(
-                ["sh", "-c", self._SCRIPT, words], stdin=subprocess.PIPE, start_new_session=True
-            )
+        if os.name == "posix":
+            command = ["sh", "-c", self._SCRIPT, words]
+            self._shell = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def remove_at_the_end(self, folder: Path | None) -> None:
         # Lines are what the shell reads.
         path = "" if folder is None else str(folder.absolute())
         self._tell("" if "\n" in path else path)
 
-    def silence(self) -> None:
+    def say_nothing(self) -> None:
+        """It has been said."""
+        self._tell("say nothing")
+
+    def all_is_well(self) -> None:
         self._tell("all is well")
         if self._shell is not None:
             with suppress(subprocess.TimeoutExpired):
