@@ -8,6 +8,7 @@ import json as json_format
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -279,10 +280,11 @@ def fit(
         _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
     interrupted = False
     try:
-        if max_memory is None:
-            model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
-        else:
-            model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace=out.absolute().parent)
+        with processes.without_stdout() if distributed else nullcontext():
+            if max_memory is None:
+                model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
+            else:
+                model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace=out.absolute().parent)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
             way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""
