@@ -8,7 +8,7 @@ import json as json_format
 import os
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -237,7 +237,10 @@ def fit(
         if has_checkpoints and resume and not checkpoint.exists():
             _say(f"there is no {checkpoint}; training starts anew.")
 
+    without_stdout = ExitStack()
     if distributed:
+        # Until there is a result.
+        without_stdout.enter_context(processes.without_stdout())
         processes.join(coordinator, n_processes, process)
     elif (coordinator, n_processes, process) != (None, None, None):
         raise SettingError("--coordinator, --processes and --process go with --distributed.")
@@ -280,11 +283,10 @@ def fit(
         _say(f"'{target}' is taken for {'classes' if classes else 'numbers'}; --task says otherwise.")
     interrupted = False
     try:
-        with processes.without_stdout() if distributed else nullcontext():
-            if max_memory is None:
-                model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
-            else:
-                model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace=out.absolute().parent)
+        if max_memory is None:
+            model.fit(inputs, observed, checkpoint=checkpoint if has_checkpoints else None, resume=resume)
+        else:
+            model.fit_file(table, target, names, max_memory, checkpoint, resume, workspace=out.absolute().parent)
     except KeyboardInterrupt:
         if not hasattr(model, "fitted_"):
             way_on = f"; {checkpoint} goes on with --resume, if it is there" if has_checkpoints else ""
@@ -293,6 +295,7 @@ def fit(
             _leave(INTERRUPTED)
         interrupted = True
     processes.in_first(lambda: model.save(out))
+    without_stdout.close()
     if not processes.is_first():
         processes.leave()
         _leave(INTERRUPTED if interrupted else 0)
