@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -110,30 +109,25 @@ def leave() -> None:
 def fail(code: int) -> None:
     """End at once after an error that has been said, if there are other processes, which may wait for this one."""
     if _watch is not None and count() > 1:
-        # The first thread that comes here ends the process; another one waits for that.
-        _ending.acquire()
         _watch.last_words.say_nothing()
         sys.stderr.flush()
         if is_first():
             time.sleep(_LAST_WORDS)
-        # What is left behind the shell removes, too, but others may look as soon as this process has ended.
-        for folder in list(_folders):
-            shutil.rmtree(folder, ignore_errors=True)
         os._exit(code)
 
 
 @contextmanager
 def removing(folder: Path) -> Iterator[None]:
     """A folder that is gone, too, if this process ends because another one does."""
-    _folders.add(folder)
-    if _watch is not None:
-        _watch.last_words.remove_at_the_end(folder)
+    watch = _watch
+    if watch is None:
+        yield
+        return
+    watch.last_words.remove_at_the_end(folder)
     try:
         yield
     finally:
-        _folders.discard(folder)
-        if _watch is not None:
-            _watch.last_words.remove_at_the_end(None)
+        watch.last_words.remove_at_the_end(None)
 
 
 @contextmanager
@@ -429,6 +423,4 @@ class _Watch:
 
 
 _watch: _Watch | None = None
-_folders: set[Path] = set()
-_ending = threading.Lock()
 _interrupted = False

@@ -85,7 +85,7 @@ def read_table(table: Table, columns: Sequence[str]) -> pa.Table:
     return pa.concat_tables([_read(file, list(columns)) for file in _files(table)], promote_options="permissive")
 
 
-def _read(file: "_File", columns: list[str]) -> pa.Table:
+def _read(file: _File, columns: list[str]) -> pa.Table:
     with _errors_of(file):
         if _kind(file.path) == CSV:
             return _read_csv(file, columns)
@@ -135,7 +135,7 @@ def _validated(table: pa.Table) -> pa.Table:
     return table
 
 
-def _common_schema(files: list["_File"], names: list[str]) -> pa.Schema | None:
+def _common_schema(files: list[_File], names: list[str]) -> pa.Schema | None:
     """The types that the columns of several files have in common; None for one file, and for text."""
     if len(files) == 1 or _kind(files[0].path) == CSV:
         return None

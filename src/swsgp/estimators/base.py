@@ -168,12 +168,11 @@ class SWSGPBase(LearnsFromTables):
         x, y = self._labelled(*self._without_holes(X, y))
         x, y = fitted.inputs.apply(x), fitted.scaled(y)
         n_rows = fitted.record["rows"] + len(x)
-        if fitted.record["settings"]["solves"]:
-            sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
-            with processes.interruptible():
+        with processes.interruptible():
+            if fitted.record["settings"]["solves"]:
+                sizes = choose(n_rows, self.get_params(deep=False), isinstance(fitted.model.likelihood, Gaussian))
                 done = solve_on(fitted, x, y, sizes)
-        else:
-            with processes.interruptible():
+            else:
                 done = climb_on(fitted, x, y, self.max_steps, bool(self.verbose))
         return self._take(done, n_rows)
 

@@ -37,9 +37,6 @@ class Shards:
         self.own = range(processes.number() * n_each, (processes.number() + 1) * n_each)
         devices = [device for group in groups for device in group[:n_each]]
         self.mesh = Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
-        if n > 1:
-            with processes.without_stdout(), processes.waiting():
-                jax.block_until_ready(_total(self.split(np.zeros(n_each, np.float32))))
 
     @property
     def lanes(self) -> int:
@@ -73,9 +70,6 @@ class Shards:
     def here(self, tree: Any) -> Any:
         """Arrays that every device has, as those of this process."""
         return tree if self.mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
-
-
-_total = jax.jit(jnp.sum)
 
 
 def _devices_of(process: int) -> list[Any]:
