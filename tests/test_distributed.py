@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from swsgp import load, processes
+from swsgp import load, watching
 from swsgp.cli import app
 from swsgp.serialization import read_header
 
@@ -27,10 +27,10 @@ STEPS = [
 ON_ALL_CORES = "import os; hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, range(os.cpu_count()))\n"
 # Faults are noticed sooner, and checkpoints written more often, than is good for users.
 QUICK = f"""{ON_ALL_CORES}
-from swsgp import processes
+from swsgp import processes, watching
 from swsgp.cli import main
 from swsgp.fit import checkpoints
-processes._SILENT, processes._RUNTIME, processes._START, checkpoints._EVERY = 4.0, 10, 120, 0.5
+watching.SILENT, processes._RUNTIME, processes._START, checkpoints._EVERY = 4.0, 10, 120, 0.5
 main()
 """
 
@@ -213,17 +213,17 @@ def test_an_interruption_of_one_process_is_one_of_all(tables, tmp_path):
 
 
 def test_a_process_that_keeps_the_others_waiting_is_named():
-    watch = object.__new__(processes._Watch)
+    watch = object.__new__(watching.Watch)
     watch._n_waits, watch._since = 7, 1000.0
-    assert watch._fault("55 6 1 on host", 0.5, now=1000.0 + processes._LATE - 1) == ""
-    assert "kept the others waiting" in watch._fault("55 6 1 on host", 0.5, now=1000.0 + processes._LATE + 1)
+    assert watch._fault("55 6 1 on host", 0.5, now=1000.0 + watching.LATE - 1) == ""
+    assert "kept the others waiting" in watch._fault("55 6 1 on host", 0.5, now=1000.0 + watching.LATE + 1)
     # This one waits, too.
-    assert watch._fault("55 7 1 on host", 0.5, now=1000.0 + processes._LATE + 1) == ""
-    assert "not gone on" in watch._fault("55 7 1 on host", 0.5, now=1000.0 + 2 * processes._LATE + 1)
-    assert "has ended" in watch._fault("left", 30.0, now=1000.0 + processes._SILENT + 1)
+    assert watch._fault("55 7 1 on host", 0.5, now=1000.0 + watching.LATE + 1) == ""
+    assert "not gone on" in watch._fault("55 7 1 on host", 0.5, now=1000.0 + 2 * watching.LATE + 1)
+    assert "has ended" in watch._fault("left", 30.0, now=1000.0 + watching.SILENT + 1)
     watch._since = None
     assert watch._fault("left", 30.0, now=2000.0) == ""
-    assert "died or hangs" in watch._fault("55 7 1 on host", processes._SILENT + 1, now=2000.0)
+    assert "died or hangs" in watch._fault("55 7 1 on host", watching.SILENT + 1, now=2000.0)
 
 
 # ---------------------------------------------------------------------------------------------------- called wrongly

@@ -11,8 +11,6 @@ import hashlib
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,19 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from swsgp import watching
 from swsgp.errors import SettingError
+from swsgp.watching import LastWords, Watch
 
 # Seconds for all processes to come together.
 _START = 120
-# Seconds between two signs of life; without one for so long a process is taken for dead, and one that is alive may keep
-# the others waiting for so long. The runtime itself ends a process that the first one does not answer.
-_EVERY, _SILENT, _LATE, _RUNTIME = 1.0, 20.0, 1800.0, 40
+# Seconds after which the runtime itself ends a process that the first one does not answer.
+_RUNTIME = 40
 # Seconds for which a process that is done waits for the others.
 _END = 7 * 24 * 3600
 # Seconds for which the first process stays on after a failure, so that the others can say what they saw.
 _LAST_WORDS = 3.0
 T = TypeVar("T")
-_WAY_ON = "--resume goes on from the last checkpoint, with any number of processes."
 
 
 def join(coordinator: str | None = None, n_processes: int | None = None, process: int | None = None) -> None:
@@ -65,7 +63,7 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
     # Otherwise the runtime keeps SIGTERM to itself.
     jax.config.update("jax_enable_preemption_service", False)
     where = "the first one" if coordinator is None else coordinator
-    words = _LastWords(
+    words = LastWords(
         f"swsgp: not all processes came to {where} within {_START} seconds; start them all, with one address."
     )
     try:
@@ -89,7 +87,7 @@ def join(coordinator: str | None = None, n_processes: int | None = None, process
     devices = Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         raise SettingError(f"processes need the same number of devices each, and have {sorted(devices.values())}.")
-    _watch = _Watch(coordinator)
+    _watch = Watch(coordinator, lambda: fail(1))
     atexit.register(leave)
     with without_stdout():
         agreed(np.zeros(()))
@@ -268,7 +266,7 @@ def waiting() -> Iterator[None]:
         yield
     except Exception:
         # If another process has ended, the watch says which, and ends this one.
-        time.sleep(_SILENT + 5 * _EVERY)
+        time.sleep(watching.SILENT + 5 * watching.EVERY)
         raise
     finally:
         _watch.go_on()
@@ -291,136 +289,5 @@ def without_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-class _LastWords:
-    """A shell that says what has become of this process, and removes a folder, unless it is told that all is well.
-
-    The runtime ends a process without a word of ours where the first process does not answer.
-    """
-
-    _SCRIPT = """
-trap "" INT TERM
-words=$0
-while IFS= read -r line; do
-  case "$line" in
-    "all is well") exit ;;
-    "say nothing") words= ;;
-    *) folder=$line ;;
-  esac
-done
-[ -z "$words" ] || echo "$words" >&2
-[ -z "$folder" ] || rm -rf -- "$folder"
-"""
-
-    def __init__(self, words: str):
-        self._shell: subprocess.Popen[bytes] | None = None
-        if os.name == "posix":
-            command = ["sh", "-c", self._SCRIPT, words]
-            self._shell = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-    def remove_at_the_end(self, folder: Path | None) -> None:
-        # Lines are what the shell reads.
-        path = "" if folder is None else str(folder.absolute())
-        self._tell("" if "\n" in path else path)
-
-    def say_nothing(self) -> None:
-        """It has been said."""
-        self._tell("say nothing")
-
-    def all_is_well(self) -> None:
-        self._tell("all is well")
-        if self._shell is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._shell.wait(1)
-
-    def _tell(self, line: str) -> None:
-        if self._shell is not None and self._shell.stdin is not None:
-            # It may have ended.
-            with suppress(OSError, ValueError):
-                self._shell.stdin.write(f"{line}\n".encode())
-                self._shell.stdin.flush()
-
-
-class _Watch:
-    """A thread that says to the other processes that this one is alive, and ends it if one of them is not.
-
-    Signs of life are numbers in the runtime's own store of keys and values, which the first process keeps. If that one
-    is gone the runtime ends this process itself.
-    """
-
-    def __init__(self, coordinator: str | None):
-        # What jax.distributed.initialize has made; there is no public way to its store.
-        from jax._src import distributed
-
-        self._client: Any = distributed.global_state.client
-        self._me, self._n = jax.process_index(), jax.process_count()
-        self._n_waits = 0
-        self._since: float | None = None
-        self._ended = threading.Event()
-        where = coordinator or distributed.global_state.coordinator_address
-        self.last_words = _LastWords(
-            f"swsgp: process {self._me} of {self._n} has ended: process 0 (at {where}) died or hangs, or this one was "
-            f"killed. {_WAY_ON}"
-            if self._me > 0
-            else ""
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def wait_from_now(self) -> None:
-        self._n_waits += 1
-        self._since = time.monotonic()
-
-    def go_on(self) -> None:
-        self._since = None
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join(5 * _EVERY)
-        # The first process may be gone.
-        with suppress(Exception):
-            self._client.key_value_set(f"swsgp/{self._me}", "left", allow_overwrite=True)
-
-    def _run(self) -> None:
-        beat, started = 0, time.monotonic()
-        heard = {other: (f"0 0 {other}", started) for other in range(self._n) if other != self._me}
-        while not self._ended.wait(_EVERY):
-            beat += 1
-            own = f"{beat} {self._n_waits} {os.getpid()} on {socket.gethostname()}"
-            try:
-                self._client.key_value_set(f"swsgp/{self._me}", own, allow_overwrite=True)
-                values = dict(self._client.key_value_dir_get("swsgp/"))
-            except Exception:
-                if not self._ended.is_set():
-                    self._end("process 0, which keeps the others together, does not answer")
-                return
-            now = time.monotonic()
-            for other, (before, when) in heard.items():
-                value = values.get(f"swsgp/{other}", before)
-                if value != before:
-                    heard[other] = (value, now)
-                elif fault := self._fault(value, now - when, now):
-                    _, _, who = value.partition(" ")[2].partition(" ")
-                    self._end(f"process {other} of {self._n}{f' (process id {who})' if ' on ' in who else ''} {fault}")
-
-    def _fault(self, value: str, silent_for: float, now: float) -> str:
-        waited = 0.0 if self._since is None else now - self._since
-        if value == "left":
-            return "has ended before its work was done" if waited > _SILENT else ""
-        if silent_for > _SILENT:
-            return f"has not answered for {_SILENT:.0f} seconds: it died or hangs"
-        if waited > _LATE and int(value.split()[1]) < self._n_waits:
-            return f"has kept the others waiting for {_LATE / 60:.0f} minutes"
-        # All wait, for something that does not come.
-        return f"has not gone on for {_LATE / 60:.0f} minutes" if waited > 2 * _LATE else ""
-
-    def _end(self, fault: str) -> None:
-        print(
-            f"swsgp: {fault}. This process ({self._me} of {self._n}) ends, too. {_WAY_ON}",
-            file=sys.stderr,
-            flush=True,
-        )
-        fail(1)
-
-
-_watch: _Watch | None = None
+_watch: Watch | None = None
 _interrupted = False
