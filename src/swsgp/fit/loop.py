@@ -42,8 +42,8 @@ _MAX_CHUNK = 1024
 _CHUNK_SECONDS = 0.3
 # A step that turns non-finite is tried again with ten times the jitter, up to a limit, and half the rate, at most
 # this often in one place.
-_MAX_RETRIES = 6
-_MAX_JITTER = 1e-2
+MAX_RETRIES = 6
+MAX_JITTER = 1e-2
 # The way back to the very start is kept open for so many steps.
 _KEEPS_START = 64
 
@@ -381,8 +381,8 @@ class _Run:
         from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
         n_steps = good_step - from_here.step
         state = self._state_after(from_here, n_steps)
-        gives_up = self.n_retries > _MAX_RETRIES
-        raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, _MAX_JITTER))
+        gives_up = self.n_retries > MAX_RETRIES
+        raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, MAX_JITTER))
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
         rate_factor = 0.5 * self.now.rate_factor
         state = slowed(state, rate_factor / from_here.rate_factor)

@@ -34,7 +34,7 @@ from swsgp.fit.step import mean_of_all
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
-from swsgp.ops import fused, native
+from swsgp.ops import fused
 from swsgp.ops.compiled import jit
 from swsgp.ops.local import conditional
 from swsgp.shapes import Array, Float, Int, Scalar
@@ -91,7 +91,8 @@ def log_conditionals(
     noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[:_FOR_JITTER]))
 
     x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
-    simple = covariance.simple(x.shape[1]) if native.is_available() else None
+    has_compiled = fused.serves(z.shape[1], z.shape[2], values.shape[2], x.dtype)
+    simple = covariance.simple(x.shape[1]) if has_compiled else None
 
     def one(point: Array, z: Array, values: Array) -> tuple[Array, Array]:
         k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(z), dtype=z.dtype)

@@ -196,11 +196,15 @@ def run_steps_on(mesh: Mesh) -> Callable[..., Outcome]:
     return jit(jax.shard_map(steps, mesh=mesh, in_specs=specs, out_specs=all_of_it, check_vma=False))
 
 
-# The same for several models at once: all but the rates, their number and κ have a leading axis of models.
-run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, None, None, None, 0, None)))
+# The same for several models at once: all but the number of steps and κ have a leading axis of models.
+run_steps_together = jit(jax.vmap(_run_steps, in_axes=(0, 0, 0, 0, None, 0, 0, None, None, 0, None)))
 
 
-@jit
-def all_finite(tree: Any) -> Array:
+def _all_finite(tree: Any) -> Array:
     """Whether every number in it is finite."""
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
+
+
+all_finite = jit(_all_finite)
+# The same of several models, for each of them.
+all_finite_each = jit(jax.vmap(_all_finite))

@@ -9,13 +9,13 @@ import numpy as np
 
 from swsgp.data.batches import RowStream
 from swsgp.errors import SettingError
-from swsgp.fit.loop import train
+from swsgp.fit.loop import MAX_JITTER, MAX_RETRIES, train
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
-from swsgp.fit.step import ADAM, State, all_finite, run_steps_together, split
+from swsgp.fit.step import ADAM, Outcome, State, all_finite_each, run_steps_together, split
 from swsgp.fit.stopping import Clock, Report
 from swsgp.gp.model import SparseGP
-from swsgp.shapes import precision_scope
+from swsgp.shapes import Array, precision_scope
 
 # Steps in one dispatch.
 _CHUNK = 1000
@@ -27,7 +27,8 @@ def train_together(
     """Models of the same shapes, each trained on inputs and observations of its own as `train` would alone.
 
     Neighbours are searched in every step, so this is for inducing inputs that move. A model that meets a value that
-    is not finite is trained again by `train`, which knows how to go on.
+    is not finite repeats the steps of that dispatch with ten times the jitter and half the rate, which it keeps. If
+    that has been tried often enough, it is trained again by `train`, which knows other ways to go on.
     """
     if not settings.learn_inducing:
         raise SettingError("models are trained together with inducing inputs that move: set learn_inducing=True.")
@@ -39,24 +40,34 @@ def train_together(
         x, y = (jnp.asarray(np.stack([_to(longest, pair[i]) for pair in data])) for i in (0, 1))
         n_data = jnp.asarray([len(y) for _, y in data], x.dtype)
         streams = [RowStream(len(y), settings.batch_size, settings.seed) for _, y in data]
-        finite = np.ones(len(models), bool)
+        is_sound, rate_factor = np.ones(len(models), bool), np.ones(len(models))
         for first in range(0, settings.steps, _CHUNK):
             n_steps = min(_CHUNK, settings.steps - first)
-            batches = np.stack([_to(_CHUNK, stream.batches(first, n_steps)) for stream in streams])
-            rates = jnp.asarray(settings.rates(first, _CHUNK), x.dtype)
-            outcome = run_steps_together(
-                *(state, fixed, x, y, None, jnp.asarray(batches), rates, None),
-                *(jnp.asarray(n_steps, jnp.int32), n_data, jnp.asarray(settings.kl_scale, x.dtype)),
-            )
+            batches = jnp.asarray(np.stack([_to(_CHUNK, stream.batches(first, n_steps)) for stream in streams]))
+            counts = jnp.asarray(n_steps, jnp.int32), n_data, jnp.asarray(settings.kl_scale, x.dtype)
+            outcome: Outcome | None = None
+            repeats = is_sound
+            for _ in range(1 + MAX_RETRIES):
+                rates = jnp.asarray(rate_factor[:, None] * settings.rates(first, _CHUNK), x.dtype)
+                again = run_steps_together(state, fixed, x, y, None, batches, rates, None, *counts)
+                outcome = again if outcome is None else _chosen(jnp.asarray(repeats), again, outcome)
+                ended_well = (np.asarray(outcome.n_good) == n_steps) & np.asarray(all_finite_each(outcome.state))
+                repeats = is_sound & ~ended_well
+                if not repeats.any():
+                    break
+                rate_factor = np.where(repeats, 0.5 * rate_factor, rate_factor)
+                more = jnp.maximum(fixed.jitter, jnp.minimum(10.0 * fixed.jitter, MAX_JITTER))
+                fixed = eqx.tree_at(lambda m: m.jitter, fixed, jnp.where(repeats, more, fixed.jitter))
+            is_sound = is_sound & ~repeats
+            assert outcome is not None
             state = outcome.state
-            finite &= np.asarray(outcome.n_good) == n_steps
-            bar.update(Report(first + n_steps, clock.seconds, float(jnp.mean(outcome.bounds)) / n_steps))
+            value = float(np.mean(np.asarray(outcome.bounds)[is_sound])) / n_steps if is_sound.any() else np.nan
+            bar.update(Report(first + n_steps, clock.seconds, value))
         trained = eqx.combine(state.learned, fixed)
         apart = [jax.tree.map(lambda leaf, i=i: leaf[i], trained) for i in range(len(models))]
-        finite &= [bool(all_finite(model)) for model in apart]
     return [
-        model if is_finite else _alone(start, pair, settings)
-        for model, is_finite, start, pair in zip(apart, finite, models, data, strict=True)
+        model if was_sound else _alone(start, pair, settings)
+        for model, was_sound, start, pair in zip(apart, is_sound, models, data, strict=True)
     ]
 
 
@@ -65,6 +76,15 @@ def _alone(model: SparseGP, data: tuple[np.ndarray, np.ndarray], settings: Setti
     if trained.reason == "interrupted":
         raise KeyboardInterrupt
     return trained.model
+
+
+@jax.jit
+def _chosen(which: Array, new: Outcome, old: Outcome) -> Outcome:
+    """The new outcome of some models, and the old one of the others."""
+    chosen: Outcome = jax.tree.map(
+        lambda one, other: jnp.where(which.reshape(-1, *(1,) * (one.ndim - 1)), one, other), new, old
+    )
+    return chosen
 
 
 def _stacked(models: Sequence[SparseGP]) -> SparseGP:

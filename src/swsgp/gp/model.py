@@ -19,7 +19,7 @@ from swsgp.gp.variational import Diagonal, Full, Variational
 from swsgp.memory import check_memory
 from swsgp.ops import fused, native
 from swsgp.ops.compiled import jit
-from swsgp.ops.fused import Conditionals, Simple
+from swsgp.ops.fused import Conditionals
 from swsgp.ops.local import LocalTerms, inverse_factor, prior_remainder, weights
 from swsgp.ops.products import product
 from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_scope
@@ -99,10 +99,14 @@ class SparseGP(eqx.Module):
     def terms(self, x: Float[Array, "B D"], index: Int[Array, "..."]) -> LocalTerms:
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
         seen = self.seen_from(x)
-        q, simple = self.variational, self._for_compiled(index)
+        q, simple = self.variational, None
+        if index.ndim > 1 and isinstance(q, Diagonal) and self.landmarks is None:
+            n_columns, n_latent = self.inducing.shape[1], q.mean.shape[1]
+            if fused.serves(index.shape[1], n_columns, n_latent, x.dtype):
+                simple = self.covariance.simple(n_columns)
         if index.ndim == 1:
             mean, variance, kl = self.group_terms(x, index, seen)
-        elif simple is not None and isinstance(q, Diagonal) and self.landmarks is None:
+        elif simple is not None and isinstance(q, Diagonal):
             theta = simple.packed(0.0, self.jitter)
             mean, variance, kl = fused.local_terms(
                 x, self.inducing[index], theta, q.mean[index], q.variance(index), simple.kinds
@@ -130,7 +134,9 @@ class SparseGP(eqx.Module):
         self, x: Float[Array, "B D"], index: Int[Array, "B H"], seen: Float[Array, "B G"], *, whole: bool = False
     ) -> Conditionals:
         """a(x) = K⁻¹k, and what is left of k(x, x), of points with active sets of their own; see `Conditionals`."""
-        simple = self._for_compiled(index)
+        simple = None
+        if index.shape[1] <= native.MAX_SIZE and native.is_available():
+            simple = self.covariance.simple(self.inducing.shape[1])
         if simple is not None:
             features = None if self.landmarks is None else (self.landmarks.features, index.astype(jnp.int32), seen)
             theta = simple.packed(0.0, self.jitter)
@@ -146,12 +152,6 @@ class SparseGP(eqx.Module):
             return Conditionals(weights(w, k_zx)[:, 0], remainder, precision, log_det)
 
         return jax.vmap(one)(x, index, seen)
-
-    def _for_compiled(self, index: Int[Array, "..."]) -> Simple | None:
-        """The covariance as the compiled operations know it; None where they are of no use."""
-        if index.ndim == 1 or index.shape[1] > native.MAX_SIZE or not native.is_available():
-            return None
-        return self.covariance.simple(self.inducing.shape[1])
 
     def active_set(self, x: Float[Array, "B D"]) -> Int[Array, "..."]:
         """The active inducing variables of a training batch."""

@@ -1,9 +1,10 @@
 """The local terms in one compiled operation: gathered inputs in, q(f) and KL out, with the gradient.
 
-The operations are written in C++ (`cpp/`), with one point in each lane of the processor's vectors: several
-times as fast as many small matrices one after the other. They know covariances that are a sum of
-Matérns and a squared exponential of one distance, a linear part and a constant (`Simple`). For others, on other
-devices, and where they were not built, the functions of `local.py` do the same; these are the reference.
+On a CPU the operations are written in C++ (`cpp/`), with one point in each lane of the processor's vectors, and on
+a GPU of NVIDIA in CUDA (`cuda/`), with a block of threads for each point: several times as fast as many small matrices
+one after the other. They know covariances that are a sum of Matérns and a squared exponential of one distance, a linear
+part and a constant (`Simple`). For others, on other devices, and where they were not built, the functions of `local.py`
+do the same; these are the reference.
 """
 
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from swsgp.ops import native
+from swsgp.ops import gpu, native
 from swsgp.ops.local import LocalTerms
 from swsgp.shapes import Array, Float, Int, Scalar
 
@@ -36,6 +37,13 @@ class Simple(NamedTuple):
         return jnp.concatenate([self.inverse_lengthscales, self.linear, self.weights, last])
 
 
+def serves(n_active: int, n_columns: int, n_latent: int, dtype: Any) -> bool:
+    """Whether `local_terms` is there for these sizes on the device in use."""
+    if jax.default_backend() == "cpu":
+        return n_active <= native.MAX_SIZE and native.is_available()
+    return gpu.serves(gpu.Sizes(n_active, n_columns, n_latent), dtype)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
 def local_terms(
     x: Float[Array, "B D"],
@@ -55,10 +63,20 @@ def local_terms(
 
 def _forward(x, z, theta, mean, variance, kinds):  # type: ignore[no-untyped-def]
     n_points, n_active, n_latent = mean.shape
-    n_saved = native.n_saved(n_points, n_active, n_latent, x.dtype)
-    shapes = [(n_points, n_latent), (n_points, n_latent), (n_points,), (n_saved,)]
-    f_mean, f_variance, kl, saved = native.call("forward", shapes, x, z, theta, mean, variance, kinds=kinds)
+    shapes = [(n_points, n_latent), (n_points, n_latent), (n_points,)]
+    if jax.default_backend() == "cpu":
+        shapes += [(native.n_saved(n_points, n_active, n_latent, x.dtype),)]
+        f_mean, f_variance, kl, saved = native.call("forward", shapes, x, z, theta, mean, variance, kinds=kinds)
+    else:
+        sizes = _sizes(z, mean, variance, kinds)
+        shapes += [(n_points, sizes.n_saved)]
+        f_mean, f_variance, kl, saved = gpu.call("forward", sizes, shapes, x, z, theta, mean, variance)
     return LocalTerms(f_mean, f_variance, kl), saved
+
+
+def _sizes(z: Array, mean: Array, variance: Array, kinds: int, wants_inputs: bool = False) -> gpu.Sizes:
+    _, n_active, n_columns = z.shape
+    return gpu.Sizes(n_active, n_columns, mean.shape[2], kinds, variance.shape[1] > 0, wants_inputs)
 
 
 def _forward_rule(x, z, theta, mean, variance, kinds):  # type: ignore[no-untyped-def]
@@ -74,12 +92,16 @@ def _backward_rule(kinds, residuals, g):  # type: ignore[no-untyped-def]
     n_points, _, n_latent = mean.shape
     none = (0,)
     inputs = (x.shape, z.shape) if wants_inputs.shape[0] else (none, none)
-    shapes = (mean.shape, variance.shape, (n_points, theta.shape[0]), *inputs)
+    shapes = [mean.shape, variance.shape, (n_points, theta.shape[0]), *inputs]
     like = ((n_points, n_latent), (n_points, n_latent), (n_points,))
     cotangents = [_dense(part, shape, x.dtype) for part, shape in zip(g, like, strict=True)]
-    d_mean, d_variance, d_theta, d_x, d_z = native.call(
-        "backward", shapes, x, z, theta, variance, saved, *cotangents, kinds=kinds
-    )
+    given = (x, z, theta, variance, saved, *cotangents)
+    if jax.default_backend() == "cpu":
+        results = native.call("backward", shapes, *given, kinds=kinds)
+    else:
+        sizes = _sizes(z, mean, variance, kinds, wants_inputs=wants_inputs.shape[0] > 0)
+        results = gpu.call("backward", sizes, shapes, *given)
+    d_mean, d_variance, d_theta, d_x, d_z = results
     if not wants_inputs.shape[0]:
         d_x, d_z = jnp.zeros_like(x), jnp.zeros_like(z)
     return d_x, d_z, jnp.sum(d_theta, axis=0), d_mean, d_variance

@@ -45,6 +45,16 @@ def is_available() -> bool:
     return not trouble
 
 
+def gpu_operation() -> Any:
+    """Launches a kernel of CUDA; see `swsgp.ops.gpu`."""
+    return _native.gpu_operation()
+
+
+def add_gpu_kernel(name: str, function: int, launch: int, n_threads: int, shared_bytes: int) -> None:
+    """Makes a kernel known to that operation, by CUDA's handle of it, and the address of cuLaunchKernel."""
+    _native.add_gpu_kernel(name, function, launch, n_threads, shared_bytes)
+
+
 def _works() -> bool:
     root = np.tril(np.arange(1.0, 26.0).reshape(5, 5))
     with jax.ensure_compile_time_eval():

@@ -1,8 +1,5 @@
 // The kernels as operations of XLA's foreign-function interface, and as a module of Python that hands them over.
 
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -13,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpu.hpp"
 #include "products.hpp"
 #include "sums.hpp"
 #include "terms.hpp"
@@ -536,6 +534,9 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, "Handlers of XLA's foreign-function interface, as capsules, by name."},
     {"saved_numbers", saved_numbers, METH_VARARGS,
      "(B, H, Q, is_double): how many numbers the forward operation keeps for the backward one."},
+    {"gpu_operation", gpu_operation, METH_NOARGS, "(): launches a kernel of CUDA on arrays."},
+    {"add_gpu_kernel", add_gpu_kernel, METH_VARARGS,
+     "(name, function, launch, n_threads, shared_bytes): a kernel, by CUDA's handle, and the address of cuLaunchKernel."},
     {"latent", latent, METH_VARARGS,
      "(x, index, inducing, u_mean, u_variance, theta, mean, variance, B, M, H, D, Q, kinds, is_double): q(f) of points."},
     {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
