@@ -55,10 +55,11 @@ def test_chunks_do_not_change_predictions(float64, rng, monkeypatch, active):
 @pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("likelihood", [Gaussian(NOISE), Softmax(3)])
-def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likelihood):
+@pytest.mark.parametrize("form", ["diag", "full"])
+def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likelihood, form):
     x, _ = toy(rng, 1 + prediction._FEW // H)
     model = make(
-        x, PerPoint(H), "diag", likelihood=likelihood, offset=np.full(likelihood.n_latent, 0.7), precision=precision
+        x, PerPoint(H), form, likelihood=likelihood, offset=np.full(likelihood.n_latent, 0.7), precision=precision
     )
     predictor = Predictor(model)
     assert isinstance(predictor._few_points, FewPoints)
@@ -72,9 +73,10 @@ def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likeli
 @pytest.mark.parametrize(
     "change",
     [{"covariance": RationalQuadratic()}, {"active": All()}, {"form": "full"}],
-    ids=["covariance", "active", "form"],
+    ids=["covariance", "active", "a large S"],
 )
-def test_a_model_that_is_not_simple_is_left_to_its_programs(float64, rng, change):
+def test_a_model_that_is_not_simple_is_left_to_its_programs(float64, rng, monkeypatch, change):
+    monkeypatch.setattr("swsgp.gp.few._MAX_FULL", 1)
     x, _ = toy(rng)
     assert Predictor(make(x, **({"active": PerPoint(H), "form": "diag"} | change)))._few_points is None
 

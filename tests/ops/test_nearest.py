@@ -12,12 +12,16 @@ def distances(x, z, index, factors=1.0):
 
 
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
-@pytest.mark.parametrize("way", ["boxes", "tree", "plain", "blocks", "device", "boxes beside a device"])
+@pytest.mark.parametrize(
+    "way", ["boxes", "tree", "plain", "blocks", "device", "boxes beside a device", "few beside a device"]
+)
 def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
     for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
-        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree") else 0)
+        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree", "boxes beside a device") else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
+    if way == "device":
+        monkeypatch.setattr(module, "_MAX_ON_HOST", 0)
     monkeypatch.setattr(module, "_BOXES_MIN_POINTS", 1 if way == "boxes beside a device" else 10**9)
     monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
     monkeypatch.setattr(module, "_MAX_SCORES", {"cpu": 8 * m, "other": 8 * m})
@@ -43,6 +47,7 @@ def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkey
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
     if way == "device":
+        monkeypatch.setattr(module, "_MAX_ON_HOST", 0)
         monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     x, z = rng.normal(size=(65, 3)), rng.normal(size=(500, 3))
     z[7] = 1e4

@@ -73,7 +73,7 @@ class System:
 
     def prior_times(self, v: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         """(Σ K⁻¹) v over the rows of this process, from its upper triangle."""
-        if native.is_available():
+        if native.works_on_host():
             return native.symmetric_times(*self._prior_parts, v)
         return self.prior @ v + self.prior.T @ v - self._own_diagonal * v
 
@@ -81,7 +81,7 @@ class System:
         self, omega: Float[np.ndarray, " N"], start: Float[np.ndarray, " N"], v: Float[np.ndarray, " M"]
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " M"]]:
         """r = ω (start + A v), and Aᵀ r over the rows of this process."""
-        if native.is_available():
+        if native.works_on_host():
             return native.gram_times(self._index, self.a.data, omega, start, v)
         r = omega * (start + self.a @ v)
         return r, self.a.T @ r
@@ -149,7 +149,7 @@ class SparseSum:
 
 def sum_of_blocks(index: np.ndarray, blocks: np.ndarray, n_variables: int) -> sparse.csr_matrix:
     """The upper triangle of the sum of symmetric matrices, each over some variables, whose numbers ascend."""
-    if native.is_available():
+    if native.works_on_host():
         return native.sum_of_blocks(index, blocks, n_variables)
     first, second = np.triu_indices(index.shape[1])
     place = index[:, first].ravel(), index[:, second].ravel()

@@ -1,47 +1,69 @@
 """q(f) of a few points on the host: calling a program of JAX takes longer than they do."""
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP
-from swsgp.gp.variational import Diagonal
+from swsgp.gp.variational import Diagonal, Full
 from swsgp.ops import native
 from swsgp.ops.compiled import jit
-from swsgp.shapes import Float, Int
+from swsgp.shapes import Array, Float, Int
+
+# Numbers of a full S that are held on the host as well.
+_MAX_FULL = 1 << 24
 
 
 class FewPoints:
-    """A model with active sets of each point's own and a diagonal S, as plain arrays; in the scope of its precision."""
+    """A model with active sets of each point's own, as plain arrays; in the scope of its precision."""
 
     def __init__(self, model: SparseGP, kinds: int, theta: np.ndarray):
-        assert isinstance(model.variational, Diagonal)
         self._kinds, self._theta = kinds, theta
         self._inducing, self._mean = np.asarray(model.inducing), np.asarray(model.variational.mean)
-        self._variance = np.exp(2.0 * np.asarray(model.variational.log_std))
+        self._variance, self._lower = np.zeros_like(self._mean), None
+        match model.variational:
+            case Diagonal(log_std=log_std):
+                self._variance = np.exp(2.0 * np.asarray(log_std))
+            case Full() as q:
+                self._lower = np.asarray(_lower(q))
         self._offset = 0.0 if model.offset is None else np.asarray(model.offset)
 
     @classmethod
     def of(cls, model: SparseGP) -> "FewPoints | None":
-        """None where the compiled operations are not there, or do not know the model."""
-        match model.active_prediction, model.variational:
-            case PerPoint(n_neighbors), Diagonal() if n_neighbors <= native.MAX_SIZE and native.is_available():
-                simple = eqx.filter_eval_shape(model.covariance.simple, model.inducing.shape[1])
-            case _:
-                return None
-        if simple is None or model.landmarks is not None:
+        """None where the compiled operations are not there, or do not know the model, or S is large."""
+        q, (n_inducing, n_columns) = model.variational, model.inducing.shape
+        if not isinstance(model.active_prediction, PerPoint) or model.landmarks is not None:
             return None
-        theta = _packed(model.covariance, model.jitter, n_columns=model.inducing.shape[1])
-        return cls(model, simple.kinds, np.asarray(theta))
+        if model.active_prediction.n_neighbors > native.MAX_SIZE or not native.works_on_host():
+            return None
+        if isinstance(q, Full) and q.mean.shape[1] * n_inducing**2 > _MAX_FULL:
+            return None
+        simple = eqx.filter_eval_shape(model.covariance.simple, n_columns)
+        if simple is None:
+            return None
+        return cls(model, simple.kinds, np.asarray(_packed(model.covariance, model.jitter, n_columns=n_columns)))
 
     def __call__(
         self, x: Float[np.ndarray, "B D"], own: Int[np.ndarray, "B H"]
     ) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"]]:
         """Mean and variance of q(f) at points with these active sets; not finite where a factor fails."""
-        mean, variance = native.latent(x, own, self._inducing, self._mean, self._variance, self._theta, self._kinds)
+        mean, variance, weights = native.latent(
+            x, own, self._inducing, self._mean, self._variance, self._theta, self._kinds
+        )
+        if self._lower is not None:
+            # aᵀSa = ‖Lᵀa‖².
+            half = np.matmul(weights[:, None, None, :], self._lower[:, own].swapaxes(0, 1))
+            variance += np.sum(half[:, :, 0] ** 2, axis=2)
         return mean + self._offset, variance
 
 
 _packed = jit(
     lambda covariance, jitter, n_columns: covariance.simple(n_columns).packed(0.0, jitter), constant="n_columns"
 )
+
+
+@jit
+def _lower(q: Full) -> Float[Array, "Q M M"]:
+    """L, whose square is S."""
+    return q.rows(jnp.arange(q.mean.shape[0]))

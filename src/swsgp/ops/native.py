@@ -31,6 +31,11 @@ def is_built() -> bool:
     return _native is not None
 
 
+def works_on_host() -> bool:
+    """Whether the operations can be called with arrays of the host, whatever the device in use."""
+    return is_available() if jax.default_backend() == "cpu" else is_built()
+
+
 @cache
 def is_available() -> bool:
     """Whether the operations are there and work on the device in use; says so once if they should and do not."""
@@ -89,17 +94,17 @@ def latent(
     u_variance: Float[np.ndarray, "M Q"],
     theta: Float[np.ndarray, " P"],
     kinds: int,
-) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"]]:
-    """Mean and variance of q(f), without an offset, of a few points: on one core, without JAX.
+) -> tuple[Float[np.ndarray, "B Q"], Float[np.ndarray, "B Q"], Float[np.ndarray, "B H"]]:
+    """Mean and variance of q(f), without an offset, of a few points, and a = K⁻¹k: on one core, without JAX.
 
     `index` has each point's active set, u has independent variables, and `theta` is a packed `swsgp.ops.fused.Simple`.
     """
     shape = (len(x), u_mean.shape[1])
-    mean, variance = np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+    mean, variance, weights = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(index.shape, x.dtype)
     sizes = (len(x), len(inducing), index.shape[1], x.shape[1], shape[1])
-    arrays = (np.ascontiguousarray(x), index, inducing, u_mean, u_variance, theta, mean, variance)
+    arrays = (np.ascontiguousarray(x), index, inducing, u_mean, u_variance, theta, mean, variance, weights)
     _native.latent(*arrays, *sizes, kinds, x.dtype == np.float64)
-    return mean, variance
+    return mean, variance, weights
 
 
 class Tree:

@@ -18,6 +18,8 @@ _BOXES_MAX_COLUMNS, _TREE_MAX_COLUMNS = 24, 10
 # Boxes on the CPU beat a GPU that looks at all points from so many points on, times CPU cores, and up to so many
 # columns: an H200 takes 16 ps for each pair, a core 70 µs for each search.
 _BOXES_MIN_POINTS, _BOXES_BESIDE_GPU_MAX_COLUMNS = 5_000_000, 10
+# Up to so many numbers, of all points times the queries, asking a GPU takes longer than looking at them on the host.
+_MAX_ON_HOST = 1 << 21
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
@@ -78,7 +80,7 @@ def union(per_point: Int[Array, "B K"], n_points: int, n: int) -> Int[Array, " {
 
 class Search:
     """As `nearest`, from the host for any number of points: in boxes or a tree on a CPU, in blocks on a GPU, beside
-    which boxes are used for very many points.
+    which the host looks for very many points, in boxes, and for very few.
 
     All are exact, but for a long search on a CPU where `approximate` allows less, and FAISS is there.
     """
@@ -86,21 +88,19 @@ class Search:
     def __init__(self, z: np.ndarray, factors: np.ndarray, *, approximate: bool = False):
         self._z, self._factors, self._approximate = z, factors, approximate
         self._on_cpu = jax.default_backend() == "cpu"
-        if self._on_cpu:
-            self._has_boxes, most_columns = native.is_available(), _BOXES_MAX_COLUMNS
-        else:
-            enough = len(z) * native.n_cores() >= _BOXES_MIN_POINTS
-            self._has_boxes, most_columns = native.is_built() and enough, _BOXES_BESIDE_GPU_MAX_COLUMNS
-        self._has_boxes = self._has_boxes and z.shape[1] <= most_columns
+        self._has_boxes = native.works_on_host() and z.shape[1] <= _BOXES_MAX_COLUMNS
+        are_many = len(z) * native.n_cores() >= _BOXES_MIN_POINTS
+        self._boxes_beside_gpu = self._has_boxes and are_many and z.shape[1] <= _BOXES_BESIDE_GPU_MAX_COLUMNS
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
-        if self._has_boxes:
-            return self._boxes.nearest(self._in_units(x), n)
-        if not self._on_cpu:
+        on_host = self._on_cpu or self._boxes_beside_gpu or len(x) * self._z.size <= _MAX_ON_HOST
+        if not on_host:
             z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
             return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
-        if x.shape[1] > _TREE_MAX_COLUMNS or native.is_available():
+        if self._has_boxes:
+            return self._boxes.nearest(self._in_units(x), n)
+        if x.shape[1] > _TREE_MAX_COLUMNS:
             return self._among_all(self._in_units(x), n)
         # Starting threads takes longer than finding the neighbours of a few points.
         workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1

@@ -226,7 +226,8 @@ PyObject* saved_numbers(PyObject*, PyObject* arguments) {
 
 // ------------------------------------------------------------------------------------------------ a few points
 
-// q(f) of points: x (B, D) and index (B, H), among inducing inputs (M, D) with means and variances of u (M, Q).
+// q(f) of points: x (B, D) and index (B, H), among inducing inputs (M, D) with means and variances of u (M, Q); and the
+// weights (B, H) from which it comes.
 template <typename T>
 void latent_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, int64_t kinds) {
   const auto* x = static_cast<const T*>(in[0].buf);
@@ -234,12 +235,13 @@ void latent_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, in
   const auto *inducing = static_cast<const T*>(in[2].buf), *u_mean = static_cast<const T*>(in[3].buf);
   const auto* u_variance = static_cast<const T*>(in[4].buf);
   auto *mean = static_cast<T*>(out[0].buf), *variance = static_cast<T*>(out[1].buf);
+  auto* weights = static_cast<T*>(out[2].buf);
   const int64_t n = sizes.n_points, size = sizes.n_active, columns = sizes.n_columns, q_n = sizes.n_latents;
-  std::vector<T> z(n * size * columns), weights(n * size), remainder(n);
+  std::vector<T> z(n * size * columns), remainder(n);
   for (int64_t i = 0; i < n * size; ++i) std::copy_n(inducing + index[i] * columns, columns, z.data() + i * columns);
   const Theta<T> theta(static_cast<const T*>(in[5].buf), columns, kinds);
   const Inputs<T> inputs{x, z.data(), nullptr, nullptr, {}};
-  const System<T> system{weights.data(), remainder.data(), nullptr, nullptr};
+  const System<T> system{weights, remainder.data(), nullptr, nullptr};
   const auto run = kernels<T>();
   const int64_t bytes = run.scratch_bytes(sizes);
   for (int64_t first = 0; first < n; first += run.lanes) run.system(sizes, theta, inputs, system, first, scratch(bytes));
@@ -257,11 +259,11 @@ void latent_of(const Py_buffer* in, const Py_buffer* out, const Sizes& sizes, in
 }
 
 PyObject* latent(PyObject*, PyObject* arguments) {
-  Py_buffer in[6], out[2];
+  Py_buffer in[6], out[3];
   long long n, n_inducing, n_active, columns, n_latents, kinds;
   int is_double;
-  if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*y*w*w*LLLLLLp", &in[0], &in[1], &in[2], &in[3], &in[4], &in[5], &out[0],
-                        &out[1], &n, &n_inducing, &n_active, &columns, &n_latents, &kinds, &is_double))
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*y*w*w*w*LLLLLLp", &in[0], &in[1], &in[2], &in[3], &in[4], &in[5],
+                        &out[0], &out[1], &out[2], &n, &n_inducing, &n_active, &columns, &n_latents, &kinds, &is_double))
     return nullptr;
   const long long size = is_double ? sizeof(double) : sizeof(float);
   const auto* index = static_cast<const int32_t*>(in[1].buf);
@@ -270,7 +272,7 @@ PyObject* latent(PyObject*, PyObject* arguments) {
       in[1].len == n * n_active * static_cast<long long>(sizeof(int32_t)) &&
       in[2].len == n_inducing * columns * size && in[3].len == n_inducing * n_latents * size &&
       in[4].len == in[3].len && in[5].len == (2 * columns + 7) * size && out[0].len == n * n_latents * size &&
-      out[1].len == out[0].len &&
+      out[1].len == out[0].len && out[2].len == n * n_active * size &&
       std::all_of(index, index + n * n_active, [&](int32_t i) { return i >= 0 && i < n_inducing; });
   const Sizes sizes{n, n_active, columns, n_latents};
   if (fits) is_double ? latent_of<double>(in, out, sizes, kinds) : latent_of<float>(in, out, sizes, kinds);
@@ -538,7 +540,7 @@ PyMethodDef methods[] = {
     {"add_gpu_kernel", add_gpu_kernel, METH_VARARGS,
      "(name, function, launch, n_threads, shared_bytes): a kernel, by CUDA's handle, and the address of cuLaunchKernel."},
     {"latent", latent, METH_VARARGS,
-     "(x, index, inducing, u_mean, u_variance, theta, mean, variance, B, M, H, D, Q, kinds, is_double): q(f) of points."},
+     "(x, index, inducing, u_mean, u_variance, theta, mean, variance, weights, B, M, H, D, Q, kinds, is_double): q(f)."},
     {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first."},

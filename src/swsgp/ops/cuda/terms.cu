@@ -20,6 +20,8 @@
 #define LINE (SIDE * R)
 #define T (SIDE * SIDE)
 #define WARPS (T / 32)
+// Blocks that a processor is to hold at once, which limits the registers of each thread.
+#define AT_ONCE (SIDE == 8 ? 12 : R <= 7 ? 3 : 2)
 #define N_THETA (2 * D + 7)
 #define N_SAVED (R * (R + 1) / 2 * T + (1 + Q) * H)
 #define EACH_BLOCK         \
@@ -150,7 +152,7 @@ struct Inputs {
 };
 
 // x (B, D), z (B, H, D), mean and variance of u (B, H, Q); f_mean and f_variance (B, Q), kl (B), saved (B, N_SAVED).
-extern "C" __global__ void __launch_bounds__(T)
+extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
     forward(const float* x, const float* z, const float* theta, const float* mean, const float* variance, float* f_mean,
             float* f_variance, float* kl, float* saved) {
   const Place place;
@@ -254,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(T)
 
 // Cotangents (B, Q), (B, Q) and (B); derivatives of the mean and the variance of u (B, H, Q), of theta (B, N_THETA),
 // and of x (B, D) and z (B, H, D).
-extern "C" __global__ void __launch_bounds__(T)
+extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
     backward(const float* x, const float* z, const float* theta, const float* variance, const float* saved,
              const float* g_mean, const float* g_variance, const float* g_kl, float* d_mean, float* d_variance,
              float* d_theta, float* d_x, float* d_z) {
