@@ -348,6 +348,8 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(*asked.one)))
         return
+    for folder in ("results", "docs"):
+        (asked.out / folder).mkdir(parents=True, exist_ok=True)
     log = asked.out / "results" / "bench.csv"
     rows: list[dict[str, Any]] = list(csv.DictReader(log.open(encoding="utf-8"))) if log.exists() else []
     for name in asked.sets:

@@ -46,13 +46,16 @@ def bad_one(good):
     return eqx.tree_at(lambda m: m.jitter, bad, np.zeros_like(good.jitter) + 1e-18)
 
 
-def test_a_model_that_turns_bad_goes_on_with_more_jitter_and_half_the_rate():
+@pytest.mark.parametrize("chunk", [1000, 10])
+def test_a_model_that_turns_bad_goes_on_with_more_jitter_and_half_the_rate(monkeypatch, chunk):
+    monkeypatch.setattr(together, "_CHUNK", chunk)
     data = waves()
     good, other = untrained(data, PerPoint(4))
-    models = train_together([good, bad_one(other)], data, SETTINGS)
+    with pytest.warns(match="1 of 2 models met values that are not finite"):
+        models = train_together([good, bad_one(other)], data, SETTINGS)
     jitter = float(models[1].jitter)
     n_halved = round(np.log10(jitter / 1e-18))
-    assert 1 <= n_halved <= 6
+    assert 1 <= n_halved <= 12
     slower = replace(SETTINGS, learning_rate=SETTINGS.learning_rate / 2**n_halved)
     enough = eqx.tree_at(lambda m: m.jitter, bad_one(other), np.full_like(other.jitter, jitter))
     expected = train(enough, *data[1], slower).model

@@ -130,6 +130,17 @@ def test_gradient_at_coinciding_points_is_finite(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("name", ["matern12", "matern32", "matern52", "matern", "rbf", "rational quadratic"])
+def test_points_farther_than_a_square_can_tell_are_independent(name):
+    """In float32 the square of 1e15 lengthscales is a number, and that of its square is not."""
+    covariance, z = all_covariances()[name], jnp.zeros((1, 3))
+    for distance in (1e15, 1e25):
+        x = jnp.full((1, 3), distance, jnp.float32)
+        np.testing.assert_allclose(covariance.matrix(x, z), 0.0, atol=1e-20)
+        gradient = jax.grad(lambda c, x: jnp.sum(c.matrix(x, z)), (0, 1))(covariance, x)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_metric_orders_points_as_the_covariance_does(float64, rng, name):
     covariance = all_covariances()[name]

@@ -70,6 +70,18 @@ def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likeli
             np.testing.assert_allclose(few, all_of_them[i : i + 2], **TOLERANCE[precision])
 
 
+@pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
+def test_a_few_rows_are_predicted_on_the_host_beside_a_gpu_too(rng, monkeypatch):
+    x, _ = toy(rng)
+    model = make(x, PerPoint(H))
+    expected = Predictor(model).latent(x[:2])
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    predictor = Predictor(model)
+    monkeypatch.setattr(prediction.programs, "per_point", None)
+    for ours, other in zip(predictor.latent(x[:2]), expected, strict=True):
+        np.testing.assert_allclose(ours, other, **EXACT)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"covariance": RationalQuadratic()}, {"active": All()}, {"form": "full"}],

@@ -128,6 +128,21 @@ def test_points_that_coincide_have_finite_gradients(float64, rng):
         )
 
 
+@pytest.mark.parametrize("covariance", [COVARIANCES[0], COVARIANCES[2], COVARIANCES[4]], ids=lambda c: type(c).__name__)
+def test_a_point_far_from_all_others_has_the_prior(rng, covariance):
+    """Farther than a square in float32 can tell."""
+    covariance = with_precision(covariance, "float32")
+    x, z, mean, variance = problem(rng, 3, 5, 1, np.float32)
+    given = (x + 1e25, z, mean, variance, jnp.asarray(1e-3, jnp.float32))
+    f_mean, f_variance, _ = compiled(covariance, *given)
+    constant = covariance.simple(3).constant
+    if constant == 0.0:
+        np.testing.assert_allclose(f_mean, 0.0, atol=1e-6)
+        np.testing.assert_allclose(f_variance[:, 0], covariance.diagonal(x), rtol=1e-5)
+    assert all(np.isfinite(leaf).all() for leaf in value_and_gradients(compiled, covariance, *given)[1][3:])
+    assert np.isfinite(f_variance).all()
+
+
 def test_gradients_of_inputs_are_left_out_where_nobody_asks(float64, rng):
     x, z, mean, variance = problem(rng, 4, 5, 1)
     simple = with_precision(COVARIANCES[0], "float64").simple(3)

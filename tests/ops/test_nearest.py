@@ -6,6 +6,9 @@ from swsgp.ops import native
 from swsgp.ops import nearest as module
 from swsgp.ops.nearest import Search, largest, union
 
+# Ways that are for any number of columns here.
+_IN_BOXES = ("boxes", "tree", "boxes beside a device", "few in boxes beside a device")
+
 
 def distances(x, z, index, factors=1.0):
     return np.sqrt((((x[:, None] - z[index]) * factors) ** 2).sum(-1))
@@ -13,14 +16,24 @@ def distances(x, z, index, factors=1.0):
 
 @pytest.mark.parametrize(("n", "m", "d", "h"), [(1, 1, 1, 1), (5, 7, 1, 7), (40, 300, 3, 16), (9, 50, 20, 4)])
 @pytest.mark.parametrize(
-    "way", ["boxes", "tree", "plain", "blocks", "device", "boxes beside a device", "few beside a device"]
+    "way",
+    [
+        "boxes",
+        "tree",
+        "plain",
+        "blocks",
+        "device",
+        "boxes beside a device",
+        "few in boxes beside a device",
+        "few beside a device",
+    ],
 )
 def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
     for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
-        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree", "boxes beside a device") else 0)
+        monkeypatch.setattr(module, name, 99 if way in _IN_BOXES else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
-    if way == "device":
+    if way in ("device", "boxes beside a device"):
         monkeypatch.setattr(module, "_MAX_ON_HOST", 0)
     monkeypatch.setattr(module, "_BOXES_MIN_POINTS", 1 if way == "boxes beside a device" else 10**9)
     monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
@@ -43,7 +56,7 @@ def test_search_finds_the_nearest_in_order(rng, monkeypatch, n, m, d, h, way):
 def test_an_offset_common_to_all_points_and_a_wild_one_do_not_matter(rng, monkeypatch, offset, way):
     """65 points are padded to 128 rows; the wild inducing input must not become the centre of anything."""
     for name in ("_BOXES_MAX_COLUMNS", "_TREE_MAX_COLUMNS"):
-        monkeypatch.setattr(module, name, 99 if way in ("boxes", "tree") else 0)
+        monkeypatch.setattr(module, name, 99 if way in _IN_BOXES else 0)
     if way == "tree":
         monkeypatch.setattr(module.native, "is_available", lambda: False)
     if way == "device":

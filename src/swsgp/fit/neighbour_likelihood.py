@@ -91,8 +91,7 @@ def log_conditionals(
     noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[:_FOR_JITTER]))
 
     x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
-    has_compiled = fused.serves(z.shape[1], z.shape[2], values.shape[2], x.dtype)
-    simple = covariance.simple(x.shape[1]) if has_compiled else None
+    simple = covariance.simple(x.shape[1])
 
     def one(point: Array, z: Array, values: Array) -> tuple[Array, Array]:
         k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(z), dtype=z.dtype)
@@ -100,7 +99,7 @@ def log_conditionals(
         mean, variance = conditional(k_zz, *given, values)
         return mean[0], jnp.broadcast_to(variance, mean[0].shape)
 
-    if simple is None:
+    if simple is None or not fused.serves(simple, z.shape[1], values.shape[2], x.dtype):
         mean, variance = jax.vmap(one)(x, z, values)
     else:
         known = jnp.zeros((values.shape[0], 0, values.shape[2]), x.dtype)

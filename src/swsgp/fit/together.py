@@ -1,5 +1,6 @@
 """Several models trained at the same time: the folds of one setting share a program, and fill a GPU."""
 
+import warnings
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -8,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from swsgp.data.batches import RowStream
-from swsgp.errors import SettingError
+from swsgp.errors import FitWarning, SettingError
 from swsgp.fit.loop import MAX_JITTER, MAX_RETRIES, train
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
 from swsgp.fit.step import ADAM, Outcome, State, all_finite_each, run_steps_together, split
 from swsgp.fit.stopping import Clock, Report
 from swsgp.gp.model import SparseGP
+from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, precision_scope
 
 # Steps in one dispatch.
@@ -40,17 +42,18 @@ def train_together(
         x, y = (jnp.asarray(np.stack([_to(longest, pair[i]) for pair in data])) for i in (0, 1))
         n_data = jnp.asarray([len(y) for _, y in data], x.dtype)
         streams = [RowStream(len(y), settings.batch_size, settings.seed) for _, y in data]
-        is_sound, rate_factor = np.ones(len(models), bool), np.ones(len(models))
+        is_sound, rate_factor, n_slowed = np.ones(len(models), bool), np.ones(len(models)), np.zeros(len(models), int)
         for first in range(0, settings.steps, _CHUNK):
             n_steps = min(_CHUNK, settings.steps - first)
             batches = jnp.asarray(np.stack([_to(_CHUNK, stream.batches(first, n_steps)) for stream in streams]))
             counts = jnp.asarray(n_steps, jnp.int32), n_data, jnp.asarray(settings.kl_scale, x.dtype)
+
             outcome: Outcome | None = None
             repeats = is_sound
             for _ in range(1 + MAX_RETRIES):
                 rates = jnp.asarray(rate_factor[:, None] * settings.rates(first, _CHUNK), x.dtype)
-                again = run_steps_together(state, fixed, x, y, None, batches, rates, None, *counts)
-                outcome = again if outcome is None else _chosen(jnp.asarray(repeats), again, outcome)
+                again: Outcome = run_steps_together(state, fixed, x, y, None, batches, rates, None, *counts)
+                outcome = again if outcome is None else _chosen(repeats, again, outcome)
                 ended_well = (np.asarray(outcome.n_good) == n_steps) & np.asarray(all_finite_each(outcome.state))
                 repeats = is_sound & ~ended_well
                 if not repeats.any():
@@ -58,6 +61,7 @@ def train_together(
                 rate_factor = np.where(repeats, 0.5 * rate_factor, rate_factor)
                 more = jnp.maximum(fixed.jitter, jnp.minimum(10.0 * fixed.jitter, MAX_JITTER))
                 fixed = eqx.tree_at(lambda m: m.jitter, fixed, jnp.where(repeats, more, fixed.jitter))
+                n_slowed += repeats
             is_sound = is_sound & ~repeats
             assert outcome is not None
             state = outcome.state
@@ -65,6 +69,13 @@ def train_together(
             bar.update(Report(first + n_steps, clock.seconds, value))
         trained = eqx.combine(state.learned, fixed)
         apart = [jax.tree.map(lambda leaf, i=i: leaf[i], trained) for i in range(len(models))]
+    if n_slowed.any():
+        warnings.warn(
+            f"{np.sum(n_slowed > 0)} of {len(models)} models met values that are not finite, and went on from the last "
+            f"good state with more jitter and half the learning rate, up to {n_slowed.max()} times.",
+            FitWarning,
+            stacklevel=2,
+        )
     return [
         model if was_sound else _alone(start, pair, settings)
         for model, was_sound, start, pair in zip(apart, is_sound, models, data, strict=True)
@@ -78,7 +89,7 @@ def _alone(model: SparseGP, data: tuple[np.ndarray, np.ndarray], settings: Setti
     return trained.model
 
 
-@jax.jit
+@jit
 def _chosen(which: Array, new: Outcome, old: Outcome) -> Outcome:
     """The new outcome of some models, and the old one of the others."""
     chosen: Outcome = jax.tree.map(

@@ -112,8 +112,9 @@ def _root(r2: Array) -> Array:
 
     There a bare one has an infinite derivative, and would drown the others of its row. Closer than 1e-5
     lengthscales counts as coinciding: compiled code may find a point at a distance of rounding errors from itself.
+    Farther than 10,000 counts as that, where every profile is 0: the square of more may not be a number.
     """
-    return jnp.sqrt(jnp.maximum(r2, 0.0))
+    return jnp.sqrt(jnp.clip(r2, 0.0, 1e8))
 
 
 @_root.defjvp

@@ -1,5 +1,7 @@
 """q(f) of a few points on the host: calling a program of JAX takes longer than they do."""
 
+from functools import cached_property
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -21,12 +23,12 @@ class FewPoints:
     def __init__(self, model: SparseGP, kinds: int, theta: np.ndarray):
         self._kinds, self._theta = kinds, theta
         self._inducing, self._mean = np.asarray(model.inducing), np.asarray(model.variational.mean)
-        self._variance, self._lower = np.zeros_like(self._mean), None
+        self._variance, self._full = np.zeros_like(self._mean), None
         match model.variational:
             case Diagonal(log_std=log_std):
                 self._variance = np.exp(2.0 * np.asarray(log_std))
             case Full() as q:
-                self._lower = np.asarray(_lower(q))
+                self._full = q
         self._offset = 0.0 if model.offset is None else np.asarray(model.offset)
 
     @classmethod
@@ -51,11 +53,15 @@ class FewPoints:
         mean, variance, weights = native.latent(
             x, own, self._inducing, self._mean, self._variance, self._theta, self._kinds
         )
-        if self._lower is not None:
+        if self._full is not None:
             # aᵀSa = ‖Lᵀa‖².
             half = np.matmul(weights[:, None, None, :], self._lower[:, own].swapaxes(0, 1))
             variance += np.sum(half[:, :, 0] ** 2, axis=2)
         return mean + self._offset, variance
+
+    @cached_property
+    def _lower(self) -> Float[np.ndarray, "Q M M"]:
+        return np.asarray(_lower(self._full))
 
 
 _packed = jit(
@@ -65,5 +71,5 @@ _packed = jit(
 
 @jit
 def _lower(q: Full) -> Float[Array, "Q M M"]:
-    """L, whose square is S."""
+    """All of L, for S = LLᵀ."""
     return q.rows(jnp.arange(q.mean.shape[0]))

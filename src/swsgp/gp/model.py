@@ -101,9 +101,9 @@ class SparseGP(eqx.Module):
         seen = self.seen_from(x)
         q, simple = self.variational, None
         if index.ndim > 1 and isinstance(q, Diagonal) and self.landmarks is None:
-            n_columns, n_latent = self.inducing.shape[1], q.mean.shape[1]
-            if fused.serves(index.shape[1], n_columns, n_latent, x.dtype):
-                simple = self.covariance.simple(n_columns)
+            simple = self.covariance.simple(self.inducing.shape[1])
+            if simple is not None and not fused.serves(simple, index.shape[1], q.mean.shape[1], x.dtype):
+                simple = None
         if index.ndim == 1:
             mean, variance, kl = self.group_terms(x, index, seen)
         elif simple is not None and isinstance(q, Diagonal):

@@ -37,11 +37,14 @@ class Simple(NamedTuple):
         return jnp.concatenate([self.inverse_lengthscales, self.linear, self.weights, last])
 
 
-def serves(n_active: int, n_columns: int, n_latent: int, dtype: Any) -> bool:
-    """Whether `local_terms` is there for these sizes on the device in use."""
+def serves(simple: Simple, n_active: int, n_latent: int, dtype: Any) -> bool:
+    """Whether `local_terms` is there for this covariance and these sizes on the device in use."""
     if jax.default_backend() == "cpu":
         return n_active <= native.MAX_SIZE and native.is_available()
-    return gpu.serves(gpu.Sizes(n_active, n_columns, n_latent), dtype)
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if chosen is not None and getattr(chosen, "platform", chosen) not in ("gpu", "cuda"):
+        return False
+    return gpu.serves(gpu.Sizes(n_active, len(simple.linear), n_latent, simple.kinds), dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -133,7 +136,7 @@ def conditionals(
     *,
     whole: bool,
 ) -> Conditionals:
-    """Weights and remainders; the `whole` system has K⁻¹ and log|K|, too.
+    """Weights and remainders; the `whole` system has K⁻¹ and log|K|, too. For CPUs alone.
 
     `features` are those of all inducing inputs, where those of each point are among them, and those of the points;
     their products are taken off K, k and k(x, x).

@@ -1,4 +1,4 @@
-"""The local terms on a GPU of NVIDIA: kernels of our own (`cuda/`), compiled for the sizes in use when first asked for.
+"""The local terms on a GPU of NVIDIA: kernels of CUDA (`cuda/`), compiled for the sizes in use when first asked for.
 
 NVIDIA's compiler for programs that run, NVRTC, comes with `swsgp[cuda]`; there need be no other.
 """
@@ -61,46 +61,77 @@ class Sizes(NamedTuple):
 
 
 def serves(sizes: Sizes, dtype: Any) -> bool:
-    """Whether there is a GPU with kernels for these sizes."""
+    """Whether there is a GPU with kernels for these sizes, which are then loaded."""
     if sizes.n_active > native.MAX_SIZE or dtype != np.float32 or not is_available():
         return False
-    return max(sizes.shared_bytes(kernel) for kernel in ("forward", "backward")) <= _max_shared()
+    try:
+        if max(sizes.shared_bytes(kernel) for kernel in ("forward", "backward")) > _max_shared():
+            return False
+        _loaded("forward", sizes)
+        _loaded("backward", sizes)
+    except _TROUBLES as trouble:
+        _warn(trouble)
+        return False
+    return True
 
 
 @cache
 def is_available() -> bool:
     """Whether there is such a GPU, and the kernels work on it; says so once if they should and do not."""
-    if jax.default_backend() != "gpu" or "cuda" not in jax.devices()[0].client.platform_version.lower():
+    device = jax.local_devices()[0]
+    if jax.default_backend() != "gpu" or "cuda" not in device.client.platform_version.lower():
         return False
     try:
         if not native.is_built():
             raise OSError("they take a C++ compiler when swsgp is installed")
+        if len({device.compute_capability for device in jax.local_devices()}) > 1:
+            raise OSError("the GPUs of this machine differ")
         jax.ffi.register_ffi_target("swsgp_launch", native.gpu_operation(), platform="CUDA")
         if not _works():
             raise OSError("they give wrong numbers on this machine")
-    except OSError as trouble:
-        warnings.warn(f"the kernels for the GPU cannot be used: {trouble}. The plain ones are slower.", FitWarning, 3)
+    except _TROUBLES as trouble:
+        _warn(trouble)
         return False
     return True
 
 
+# A library that is missing, one that is too old, and a program that fails on the device.
+_TROUBLES = (OSError, AttributeError, jax.errors.JaxRuntimeError)
+
+
+@cache
+def _warn(trouble: Exception) -> None:
+    warnings.warn(
+        f"the compiled operations for the GPU cannot be used ({trouble}): the plain ones are used, and are slower.",
+        FitWarning,
+        stacklevel=4,
+    )
+
+
 def call(kernel: str, sizes: Sizes, shapes: list[tuple[int, ...]], *arrays: Array) -> Any:
     """The results, of these shapes, of the kernel "forward" or "backward", with a block of threads for each point."""
+    if any(array.dtype != np.float32 for array in arrays):
+        raise TypeError("the operations for the GPU take float32; ask `serves` first.")
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     operation = jax.ffi.ffi_call("swsgp_launch", results, vmap_method="sequential")
     return operation(*arrays, kernel=_loaded(kernel, sizes), n_points=np.int64(len(arrays[0])))
 
 
 def _works() -> bool:
-    """One point at 0 with one inducing variable at 1: k = e⁻¹, m = 2, S = 0.25, and K = 1."""
-    x, z, theta = np.zeros((1, 1)), np.ones((1, 1, 1)), np.array([1.0, 0, 1, 0, 0, 0, 0, 0, 0])
-    mean, variance = np.full((1, 1, 1), 2.0), np.full((1, 1, 1), 0.25)
+    """One point at 0 with one inducing variable at 1: k = e⁻¹, m = 2, S = 0.25, and K = 1; and dE[f]/dm = e⁻¹."""
     sizes = Sizes(1, 1, 1, kinds=1)
-    given = [jnp.asarray(part, jnp.float32) for part in (x, z, theta, mean, variance)]
+    one, packed = np.ones((1, 1, 1)), np.array([1.0, 0, 1, 0, 0, 0, 0, 0, 0])
+    shapes: list[tuple[int, ...]] = [(1, 1), (1, 1), (1,), (1, sizes.n_saved)]
+    # The first to ask may be a program that is being traced.
     with jax.ensure_compile_time_eval():
-        f_mean, f_variance, kl, _ = call("forward", sizes, [(1, 1), (1, 1), (1,), (1, sizes.n_saved)], *given)
-    found = [float(np.asarray(part).ravel()[0]) for part in (f_mean, f_variance, kl)]
-    expected = [2 * np.exp(-1), 1 - 0.75 * np.exp(-2), 0.5 * (0.25 + 4 - 1 - np.log(0.25))]
+        x, z, theta, mean, variance, g = (
+            jnp.asarray(part, jnp.float32) for part in (0 * one[0], one, packed, 2 * one, 0.25 * one, one[0])
+        )
+        f_mean, f_variance, kl, saved = call("forward", sizes, shapes, x, z, theta, mean, variance)
+        shapes = [(1, 1, 1), (1, 1, 1), (1, 9), (0,), (0,)]
+        d_mean = call("backward", sizes, shapes, x, z, theta, variance, saved, g, 0 * g, 0 * g[0])[0]
+        found = [float(np.asarray(part).ravel()[0]) for part in (f_mean, f_variance, kl, d_mean)]
+    expected = [2 * np.exp(-1), 1 - 0.75 * np.exp(-2), 0.5 * (0.25 + 4 - 1 - np.log(0.25)), np.exp(-1)]
     return bool(np.allclose(found, expected, rtol=1e-4))
 
 
@@ -118,7 +149,7 @@ def _loaded(kernel: str, sizes: Sizes) -> str:
     """The name under which a kernel is known once it is compiled and loaded, on all GPUs."""
     name = "_".join([kernel, *(str(int(size)) for size in sizes)])
     cuda = _library("cuda")
-    image = compiled(sizes, jax.devices()[0].compute_capability)
+    image = compiled(sizes, jax.local_devices()[0].compute_capability)
     library, function = ctypes.c_void_p(), ctypes.c_void_p()
     nothing = (None, None, 0)
     _check("load", cuda.cuLibraryLoadData(ctypes.byref(library), image, *nothing, *nothing))
@@ -150,16 +181,18 @@ def compiled(sizes: Sizes, capability: str) -> bytes:
     options = [f"--gpu-architecture=sm_{capability.replace('.', '')}".encode(), b"--std=c++17"]
     code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
-    if code:
-        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise OSError(f"NVRTC could not compile them: {log.value.decode(errors='replace').strip()}")
-    _check("compile", nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-    image = ctypes.create_string_buffer(size.value)
-    _check("compile", nvrtc.nvrtcGetCUBIN(program, image))
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return image.raw
+    try:
+        if code:
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise OSError(f"NVRTC could not compile them: {log.value.decode(errors='replace').strip()}")
+        _check("compile", nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        image = ctypes.create_string_buffer(size.value)
+        _check("compile", nvrtc.nvrtcGetCUBIN(program, image))
+        return image.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 def _check(what: str, code: int) -> None:
@@ -170,15 +203,17 @@ def _check(what: str, code: int) -> None:
 @cache
 def _library(name: str) -> ctypes.CDLL:
     """A library of CUDA: the driver's, or one that came with a package or with CUDA itself."""
+    if name == "cuda":
+        return ctypes.CDLL("libcuda.so.1")
     folders = [Path(folder) for folder in (*site.getsitepackages(), *sys.path) if folder]
-    packaged = [str(path) for folder in folders for path in sorted(folder.glob(f"nvidia/*/lib/lib{name}.so.[0-9]*"))]
-    plain = ["libcuda.so.1"] if name == "cuda" else [f"lib{name}.so", f"lib{name}.so.13", f"lib{name}.so.12"]
-    for path in [*packaged, *plain]:
+    for path in [path for folder in folders for path in sorted(folder.glob(f"nvidia/*/lib/lib{name}.so.[0-9]*"))]:
+        # NVRTC looks for a part of itself by name alone, and finds it if it is loaded.
+        for part in path.parent.glob(f"lib{name}-builtins.so.[0-9]*"):
+            ctypes.CDLL(str(part), ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(path))
+    for plain in (f"lib{name}.so", f"lib{name}.so.13", f"lib{name}.so.12"):
         try:
-            # NVRTC looks for a part of itself by name alone, and finds it if it is loaded.
-            for part in Path(path).parent.glob(f"lib{name}-builtins.so.[0-9]*"):
-                ctypes.CDLL(str(part), ctypes.RTLD_GLOBAL)
-            return ctypes.CDLL(path)
+            return ctypes.CDLL(plain)
         except OSError:
             continue
-    raise OSError(f"lib{name} was not found; swsgp[cuda] brings it, or pip install nvidia-cuda-nvrtc")
+    raise OSError(f"lib{name} was not found; pip install nvidia-cuda-nvrtc brings it, as swsgp[cuda] does")

@@ -14,7 +14,9 @@ inline typename Simd<T>::V profiles(const Theta<T>& theta, typename Simd<T>::V r
                                     typename Simd<T>::V* parts) {
   using V = typename Simd<T>::V;
   V k{}, slope{}, r{};
-  if (theta.kinds & 7) r = root<T>(r2);
+  // Farther than this every profile is 0, and the square of more may not be a number; see `_root` in covariances.py.
+  const V farthest = splat<T>(T(1e8));
+  if (theta.kinds & 7) r = root<T>(r2 > farthest ? farthest : r2);
   if (theta.kinds & 1) {
     const V e = exp_negative(-r);
     if (kSlope) {

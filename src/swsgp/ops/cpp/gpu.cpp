@@ -1,5 +1,7 @@
 #include "gpu.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -13,8 +15,8 @@ namespace ffi = xla::ffi;
 namespace swsgp {
 namespace {
 
-using Launch = int (*)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared_bytes,
-                       void* stream, void** arguments, void** extra);
+using Launch = int (*)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                       unsigned shared_bytes, void* stream, void** arguments, void** extra);
 
 struct Kernel {
   void* function;

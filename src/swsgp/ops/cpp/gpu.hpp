@@ -10,7 +10,8 @@ namespace swsgp {
 // (): the operation, which launches the kernel named by its attribute on its arguments and results.
 PyObject* gpu_operation(PyObject*, PyObject*);
 
-// (name, function, launch, n_threads, shared_bytes): a kernel, by CUDA's handle of it, and the address of cuLaunchKernel.
+// (name, function, launch, n_threads, shared_bytes): a kernel, by CUDA's handle of it, and the address of
+// cuLaunchKernel.
 PyObject* add_gpu_kernel(PyObject*, PyObject* arguments);
 
 }  // namespace swsgp

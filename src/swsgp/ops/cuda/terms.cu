@@ -12,16 +12,14 @@
 //
 // are divided among SIDE x SIDE threads, which hold R x R numbers each, those of every SIDE-th row and column. Sweeping
 // the first H of them (Gauss-Jordan) leaves P = K^-1 in the place of K, a = Pk and b = Pm beside it, and in the corner
-// what is left of k(x, x), minus the mean of f, and minus m'Pm. In float32 that is no less accurate than a
-// factor and its inverse are. The matrix is symmetric, but for the sign where one of row and column was swept:
+// what is left of k(x, x), minus the mean of f, and minus m'Pm; NaN if K is not positive definite. In float32 that is no
+// less accurate than a factor and its inverse are. The matrix is symmetric, but for the sign where one of row and column was swept:
 // blocks above the diagonal are not held.
 
-#define N (H + 1 + Q)
+#define SIZE (H + 1 + Q)
 #define LINE (SIDE * R)
 #define T (SIDE * SIDE)
 #define WARPS (T / 32)
-// Blocks that a processor is to hold at once, which limits the registers of each thread.
-#define AT_ONCE (SIDE == 8 ? 12 : R <= 7 ? 3 : 2)
 #define N_THETA (2 * D + 7)
 #define N_SAVED (R * (R + 1) / 2 * T + (1 + Q) * H)
 #define EACH_BLOCK         \
@@ -106,8 +104,11 @@ struct Inputs {
     }
   }
 
+  // Farther than 10,000 every profile is 0, and the square of more may not be a number; see `_root` in covariances.py.
+  __device__ static float distance(float r2) { return sqrtf(r2 > 1e8f ? 1e8f : r2); }
+
   __device__ float stationary(float r2) const {
-    const float r = sqrtf(r2);
+    const float r = distance(r2);
     float k = 0.0f;
     if (KINDS & 1) k += weight(0) * expf(-r);
     if (KINDS & 2) {
@@ -124,7 +125,7 @@ struct Inputs {
 
   // g times the derivative of the stationary part; adds g times each profile to `parts`.
   __device__ float slope(float r2, float g, float (&parts)[4]) const {
-    const float r = sqrtf(r2);
+    const float r = distance(r2);
     float slope = 0.0f;
     if (KINDS & 1) {
       const float e = expf(-r);
@@ -152,7 +153,7 @@ struct Inputs {
 };
 
 // x (B, D), z (B, H, D), mean and variance of u (B, H, Q); f_mean and f_variance (B, Q), kl (B), saved (B, N_SAVED).
-extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
+extern "C" __global__ void __launch_bounds__(T)
     forward(const float* x, const float* z, const float* theta, const float* mean, const float* variance, float* f_mean,
             float* f_variance, float* kl, float* saved) {
   const Place place;
@@ -183,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
       // Rounding must not find a point at a distance from itself.
       if (i == j) matrix[r][c] = in.variance(i) + (i < H ? added : 0.0f);
     } else {
-      matrix[r][c] = low < H && high < N ? mean[low * Q + high - H - 1] : 0.0f;
+      matrix[r][c] = low < H && high < SIZE ? mean[low * Q + high - H - 1] : 0.0f;
     }
   }
 
@@ -199,14 +200,13 @@ extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
 #pragma unroll
         for (int c = 0; c < block; ++c) column[place.column(c)] = -matrix[block][c];
       __syncthreads();
-      const float inverse = __fdividef(1.0f, column[pivot]);
+      const float inverse = column[pivot] > 0.0f ? 1.0f / column[pivot] : nanf("");
       if (place.thread == 0) pivots[pivot] = column[pivot];
       float left[R], right[R];
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         left[r] = column[place.row(r)] * inverse;
-        const bool was_swept = r < block || (r == block && place.x < in_block);
-        right[r] = was_swept ? -column[place.column(r)] : column[place.column(r)];
+        right[r] = place.column(r) < pivot ? -column[place.column(r)] : column[place.column(r)];
       }
       EACH_BLOCK matrix[r][c] -= left[r] * right[c];
       if (place.y == in_block)
@@ -222,10 +222,10 @@ extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
     saved[(r * (r + 1) / 2 + c) * T + place.thread] = matrix[r][c];
     if (i == j && i < H) diagonal[i] = matrix[r][c];
     if (i == H && j < H) a[j] = -matrix[r][c];
-    if (i > H && i < N && j < H) b[(i - H - 1) * H + j] = -matrix[r][c];
+    if (i > H && i < SIZE && j < H) b[(i - H - 1) * H + j] = -matrix[r][c];
     if (i == H && j == H) corner[0] = matrix[r][c];
-    if (i > H && i < N && j == H) corner[i - H] = matrix[r][c];
-    if (i > H && i < N && j == i) corner[i - H + Q] = matrix[r][c];
+    if (i > H && i < SIZE && j == H) corner[i - H] = matrix[r][c];
+    if (i > H && i < SIZE && j == i) corner[i - H + Q] = matrix[r][c];
   }
   __syncthreads();
   saved += R * (R + 1) / 2 * T;
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
 
 // Cotangents (B, Q), (B, Q) and (B); derivatives of the mean and the variance of u (B, H, Q), of theta (B, N_THETA),
 // and of x (B, D) and z (B, H, D).
-extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
+extern "C" __global__ void __launch_bounds__(T)
     backward(const float* x, const float* z, const float* theta, const float* variance, const float* saved,
              const float* g_mean, const float* g_variance, const float* g_kl, float* d_mean, float* d_variance,
              float* d_theta, float* d_x, float* d_z) {
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(T, AT_ONCE)
   const long long point = blockIdx.x;
   const Inputs in(x, z, theta, memory);
   // Rows of P; an odd number of places apart, so that columns are read and written without conflicts.
-  const int stride = LINE + 1 - LINE % 2;
+  const int stride = LINE + 1;
   float *precision = memory + 2 * (H + 1) * D, *a = precision + (H + 1) * stride, *b = a + LINE, *c_ = b + Q * LINE;
   float *mixed = c_ + LINE, *total = mixed + LINE, *weighted = total + H, *diagonal = weighted + H;
   float* slots = diagonal + H;
