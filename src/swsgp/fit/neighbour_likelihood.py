@@ -91,7 +91,9 @@ def log_conditionals(
     noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[:_FOR_JITTER]))
 
     x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
-    simple = covariance.simple(x.shape[1])
+    simple, n_latent = covariance.simple(x.shape[1]), values.shape[2]
+    if simple is not None and not fused.serves(simple, z.shape[1], n_latent, x.dtype, has_variance=False):
+        simple = None
 
     def one(point: Array, z: Array, values: Array) -> tuple[Array, Array]:
         k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(z), dtype=z.dtype)
@@ -99,10 +101,10 @@ def log_conditionals(
         mean, variance = conditional(k_zz, *given, values)
         return mean[0], jnp.broadcast_to(variance, mean[0].shape)
 
-    if simple is None or not fused.serves(simple, z.shape[1], values.shape[2], x.dtype):
+    if simple is None:
         mean, variance = jax.vmap(one)(x, z, values)
     else:
-        known = jnp.zeros((values.shape[0], 0, values.shape[2]), x.dtype)
+        known = jnp.zeros((values.shape[0], 0, n_latent), x.dtype)
         mean, variance, _ = fused.local_terms(x, z, simple.packed(noise, 0.0), values, known, simple.kinds)
     return jax.vmap(likelihood.log_predictive)(data.y[rows], hyper.offset + mean, variance)
 

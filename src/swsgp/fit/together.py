@@ -47,7 +47,6 @@ def train_together(
             n_steps = min(_CHUNK, settings.steps - first)
             batches = jnp.asarray(np.stack([_to(_CHUNK, stream.batches(first, n_steps)) for stream in streams]))
             counts = jnp.asarray(n_steps, jnp.int32), n_data, jnp.asarray(settings.kl_scale, x.dtype)
-
             outcome: Outcome | None = None
             repeats = is_sound
             for _ in range(1 + MAX_RETRIES):

@@ -70,7 +70,7 @@ def serves(sizes: Sizes, dtype: Any) -> bool:
         _loaded("forward", sizes)
         _loaded("backward", sizes)
     except _TROUBLES as trouble:
-        _warn(trouble)
+        _warn(str(trouble))
         return False
     return True
 
@@ -90,7 +90,7 @@ def is_available() -> bool:
         if not _works():
             raise OSError("they give wrong numbers on this machine")
     except _TROUBLES as trouble:
-        _warn(trouble)
+        _warn(str(trouble))
         return False
     return True
 
@@ -100,7 +100,7 @@ _TROUBLES = (OSError, AttributeError, jax.errors.JaxRuntimeError)
 
 
 @cache
-def _warn(trouble: Exception) -> None:
+def _warn(trouble: str) -> None:
     warnings.warn(
         f"the compiled operations for the GPU cannot be used ({trouble}): the plain ones are used, and are slower.",
         FitWarning,
