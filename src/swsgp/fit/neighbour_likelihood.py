@@ -91,9 +91,8 @@ def log_conditionals(
     noise = noise_of(hyper) + jitter * jnp.mean(covariance.diagonal(data.x[:_FOR_JITTER]))
 
     x, z, values = data.x[rows], data.x[neighbours], values[neighbours]
-    simple, n_latent = covariance.simple(x.shape[1]), values.shape[2]
-    if simple is not None and not fused.serves(simple, z.shape[1], n_latent, x.dtype, has_variance=False):
-        simple = None
+    n_latent = values.shape[2]
+    simple = fused.usable(covariance.simple(x.shape[1]), z.shape[1], n_latent, x.dtype, has_variance=False)
 
     def one(point: Array, z: Array, values: Array) -> tuple[Array, Array]:
         k_zz = covariance.matrix(z, z) + noise * jnp.eye(len(z), dtype=z.dtype)

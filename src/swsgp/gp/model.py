@@ -102,8 +102,7 @@ class SparseGP(eqx.Module):
         q, simple = self.variational, None
         if index.ndim > 1 and isinstance(q, Diagonal) and self.landmarks is None:
             simple = self.covariance.simple(self.inducing.shape[1])
-            if simple is not None and not fused.serves(simple, index.shape[1], q.mean.shape[1], x.dtype):
-                simple = None
+            simple = fused.usable(simple, index.shape[1], q.mean.shape[1], x.dtype)
         if index.ndim == 1:
             mean, variance, kl = self.group_terms(x, index, seen)
         elif simple is not None and isinstance(q, Diagonal):

@@ -37,14 +37,19 @@ class Simple(NamedTuple):
         return jnp.concatenate([self.inverse_lengthscales, self.linear, self.weights, last])
 
 
-def serves(simple: Simple, n_active: int, n_latent: int, dtype: Any, *, has_variance: bool = True) -> bool:
-    """Whether `local_terms` is there for this covariance and these sizes on the device in use."""
+def usable(
+    simple: Simple | None, n_active: int, n_latent: int, dtype: Any, *, has_variance: bool = True
+) -> Simple | None:
+    """The covariance, if `local_terms` is there for it and for these sizes on the device in use."""
+    if simple is None:
+        return None
     if jax.default_backend() == "cpu":
-        return n_active <= native.MAX_SIZE and native.is_available()
+        return simple if n_active <= native.MAX_SIZE and native.is_available() else None
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
     if chosen is not None and getattr(chosen, "platform", chosen) not in ("gpu", "cuda"):
-        return False
-    return gpu.serves(gpu.Sizes(n_active, len(simple.linear), n_latent, simple.kinds, has_variance), dtype)
+        return None
+    sizes = gpu.Sizes(n_active, len(simple.linear), n_latent, simple.kinds, has_variance)
+    return simple if gpu.serves(sizes, dtype) else None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))

@@ -111,7 +111,7 @@ def _warn(trouble: str) -> None:
 def call(kernel: str, sizes: Sizes, shapes: list[tuple[int, ...]], *arrays: Array) -> Any:
     """The results, of these shapes, of the kernel "forward" or "backward", with a block of threads for each point."""
     if any(array.dtype != np.float32 for array in arrays):
-        raise TypeError("the operations for the GPU take float32; ask `serves` first.")
+        raise TypeError("the operations for the GPU take float32; ask `fused.usable` first.")
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     operation = jax.ffi.ffi_call("swsgp_launch", results, vmap_method="sequential")
     return operation(*arrays, kernel=_loaded(kernel, sizes), n_points=np.int64(len(arrays[0])))
