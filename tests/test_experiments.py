@@ -4,6 +4,8 @@ import json
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -62,7 +64,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     found = Study("some", tmp_path, "quick", Console(quiet=True)).runs(cases, compute)
     assert [run["square"] for run in found] == [0, 1, 4, 9]
     assert asked == [0, 1, 2, 2, 3]
-    assert {"case", "square", "seconds", "versions"} == set(found[0])
+    assert {"case", "seed", "square", "seconds", "versions"} == set(found[0])
     # Another case is another run, and the other level has a file of its own.
     study.runs([{"i": 1, "more": True}], compute)
     assert asked[-1] == 1
@@ -117,14 +119,20 @@ def test_local_gps(small, tmp_path, monkeypatch):
     assert "fewer and faster than the paper" in table
 
 
-def test_m_and_h(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(m_and_h.LEVELS, "quick", ((("powerplant",),), (32,), 1, 20, 0.01))
+def test_m_and_h_with_folds_that_train_alone_or_together(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(m_and_h.LEVELS, "quick", ((("powerplant", "kin8nm"),), (32,), 1, 20, 0.01))
     monkeypatch.setattr(m_and_h, "H", (4,))
-    runs = run(m_and_h, "m-and-h", tmp_path)
-    assert len(runs) == 3
-    assert set(runs[1]["scores"]["powerplant"]) == {"SVGP-M", "SVGP-M-4"}
+    alone = run(m_and_h, "m-and-h", tmp_path / "alone")
+    monkeypatch.setattr(m_and_h, "_train_together", lambda: True)
+    together = run(m_and_h, "m-and-h", tmp_path / "together")
+    assert len(alone) == len(together) == 3
+    assert set(alone[1]["scores"]["powerplant"]) == {"SVGP-M", "SVGP-M-4"}
+    for one, other in zip(alone, together, strict=True):
+        for name, systems_of in one["scores"].items():
+            for system, (scores,) in systems_of.items():
+                assert scores == pytest.approx(other["scores"][name][system][0], rel=1e-3)
     for kind in ("md", "png", "pdf"):
-        assert (tmp_path / "m-and-h" / f"quick.{kind}").stat().st_size > 500
+        assert (tmp_path / "alone" / "m-and-h" / f"quick.{kind}").stat().st_size > 500
 
 
 def test_running_time(small, tmp_path, monkeypatch):
@@ -146,14 +154,32 @@ def test_large_m(small, tmp_path, monkeypatch):
     assert len(run(large_m, "large-m", tmp_path)) == 1
     table = (tmp_path / "large-m" / "quick.md").read_text()
     assert "airline (stand-in: 2.5 million flights of 2008 to 2023, not the 5.9 million of 2008)" in table
+    assert "| cpu |" in table
+
+
+def test_large_m_takes_the_papers_set_where_it_is_there(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    monkeypatch.setitem(large_m.LEVELS, "quick", ({"wave": ((50,), 8)}, 0.1, 0.1, 0.01))
+    monkeypatch.setitem(large_m.SVGP_SIZES, "quick", ())
+    table = pa.table({"a": [1.0], "target": [2.0]})
+    pq.write_table(table, tmp_path / "wave_standin_sgemm.parquet")
+    (found,) = run(large_m, "large-m", tmp_path)
+    assert found["case"]["data"] == "wave_standin_sgemm"
+    pq.write_table(table, tmp_path / "wave.parquet")
+    assert run(large_m, "large-m", tmp_path)[1]["case"]["data"] == "wave"
 
 
 def test_deep_without_torch(small, tmp_path, monkeypatch):
     own = {key: value for key, value in deep.PAPER.items() if key[1] in ("SWSGP", "DGP-RBF")}
     monkeypatch.setattr(deep, "PAPER", own)
     monkeypatch.setitem(deep.LEVELS, "quick", (1, (100, 8, 20), (16, 4, 20), 0.01, 200))
-    monkeypatch.setattr(deep, "fit_deep_features", partial(deep.fit_deep_features, steps=20, n_frequencies=8))
-    assert len(run(deep, "deep", tmp_path)) == 4
+    monkeypatch.setitem(deep.DEEP, "quick", {"DGP-RBF": {"steps": 20, "batch_size": 50}})
+    monkeypatch.setattr(deep, "fit_deep_features", partial(deep.fit_deep_features, n_frequencies=8))
+    runs = run(deep, "deep", tmp_path)
+    assert len(runs) == 4
+    of_flights = next(r["scores"] for r in runs if r["case"]["data"] == "airline" and r["case"]["system"] == "DGP-RBF")
+    base = f"{of_flights['base_error']:.3f} / {of_flights['base_entropy']:.3f}"
+    assert f"| {of_flights['auc']:.3f} | {base} |" in (tmp_path / "deep" / "quick.md").read_text()
 
 
 def test_joint_covariance(small, tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from swsgp import load_set
+from swsgp.data.sets import is_stand_in, set_or_stand_in
+from swsgp.data.sources import ORIGIN, SOURCES
 from swsgp.errors import DataError, DataFolderError
 
 
@@ -36,3 +38,34 @@ def test_a_file_that_is_no_table_or_has_no_target_is_named(tmp_path, monkeypatch
         load_set("broken")
     with pytest.raises(DataError, match=r"must have a column 'target', got a"):
         load_set("blind")
+
+
+def test_a_stand_in_is_taken_where_the_set_itself_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    assert set_or_stand_in("query") == "query"
+    table = pa.table({"a": [1.0], "target": [2.0]})
+    pq.write_table(table, tmp_path / "query_standin.parquet")
+    assert set_or_stand_in("query") == "query_standin"
+    assert is_stand_in("query_standin")
+    pq.write_table(table, tmp_path / "query.parquet")
+    assert set_or_stand_in("query") == "query"
+    assert set_or_stand_in("protein") == "protein"
+    assert not is_stand_in("query")
+
+
+def test_flights_stand_for_those_of_2008_unless_these_were_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    table = pa.table({"a": [1.0], "target": [1.0]})
+    pq.write_table(table, tmp_path / "airline.parquet")
+    assert is_stand_in("airline")
+    pq.write_table(table.replace_schema_metadata({ORIGIN: "somewhere"}), tmp_path / "airline.parquet")
+    assert not is_stand_in("airline")
+
+
+@pytest.mark.parametrize("name", ["powerplant", "kin8nm", "protein", "eeg", "credit", "spam", "mnist"])
+def test_the_sets_at_hand_are_known_by_their_sizes_and_means(data_folder, name):
+    table = pq.read_table(data_folder / f"{name}.parquet")
+    assert SOURCES[name].trouble_with(table) is None
+    assert "rows" in SOURCES[name].trouble_with(table[1:])
+    turned = table.set_column(len(table.column_names) - 1, "target", pa.array(table["target"].to_numpy() * 1.01))
+    assert "means" in SOURCES[name].trouble_with(turned)

@@ -1,5 +1,6 @@
 """Data sets from their public sources, on small files of the same kinds in the place of these."""
 
+import bz2
 import gzip
 import io
 import zipfile
@@ -24,7 +25,7 @@ def archive(**files):
 
 def fetched(monkeypatch, folder, name, size, *parts):
     """What `fetch` makes of these bytes, for a source of another size."""
-    small = replace(sources.SOURCES[name], n_rows=size[0], n_inputs=size[1])
+    small = replace(sources.SOURCES[name], n_rows=size[0], n_inputs=size[1], means=None)
     monkeypatch.setitem(sources.SOURCES, name, small)
     answers = dict(zip(small.urls, parts, strict=True))
     return pq.read_table(sources.fetch(name, folder, answers.__getitem__))
@@ -78,8 +79,40 @@ def test_waves_of_four_coasts_and_queries_in_an_archive_within_the_archive(monke
     assert table.to_pydict() == {"x": [1.0], "y": [2.0], "x_range": [3.0], "y_range": [4.0], "target": [5.0]}
 
 
+def test_flights_that_landed_in_aircraft_of_known_age(monkeypatch, tmp_path):
+    names = "Year,Month,DayofMonth,DayOfWeek,DepTime,ArrTime,TailNum,AirTime,ArrDelay,Distance,Cancelled,Diverted"
+    flights = [
+        "2008,1,3,4,2003,2211,N1,116,-14,810,0,0",
+        "2008,2,4,5,754,30,N2,113,2,515,0,0",
+        "2008,2,4,5,754,1002,N3,113,2,515,0,0",
+        "2008,2,4,5,754,1002,N4,113,2,515,0,0",
+        "2008,2,4,5,754,1002,,113,2,515,0,0",
+        "2008,2,4,5,754,1002,N1,NA,NA,515,0,1",
+        "2008,2,4,5,NA,NA,N1,NA,NA,515,1,0",
+        "2008,2,4,5,754,1002,N1,NA,2,515,0,0",
+    ]
+    packed = bz2.compress("\n".join([names, *flights, ""]).encode())
+    aircraft = b"tailnum,type,year\nN1,Corporation,1998\nN2,,2008\nN3,,None\nN4,,0000\nN5,,\n"
+    table = fetched(monkeypatch, tmp_path, "airline", (2, 8), packed, aircraft)
+    assert table.to_pydict() == {
+        "month": [1.0, 2.0],
+        "day_of_month": [3.0, 4.0],
+        "day_of_week": [4.0, 5.0],
+        "plane_age": [10.0, 0.0],
+        "air_time": [116.0, 113.0],
+        "distance": [810.0, 515.0],
+        "arr_time": [1331.0, 30.0],
+        "dep_time": [1203.0, 474.0],
+        "target": [0.0, 1.0],
+    }
+
+
 def test_what_is_not_the_data_set_is_refused_and_leaves_nothing_behind(monkeypatch, tmp_path):
-    with pytest.raises(DataError, match="has 2 rows and 2 inputs, where protein has 45730 and 9"):
+    with pytest.raises(DataError, match="protein: it has 2 rows and 2 inputs, where it should have 45730 and 9"):
+        sources.fetch("protein", tmp_path, lambda _: archive(CASP__csv="RMSD,F1,F2\n1.5,2,3\n4.5,5,6\n"))
+    few = replace(sources.SOURCES["protein"], n_rows=2, n_inputs=2)
+    monkeypatch.setitem(sources.SOURCES, "protein", few)
+    with pytest.raises(DataError, match=r"means of 4 and 3, where it should have 153948 and 7\.7"):
         sources.fetch("protein", tmp_path, lambda _: archive(CASP__csv="RMSD,F1,F2\n1.5,2,3\n4.5,5,6\n"))
     with pytest.raises(DataError, match="is not the data set protein"):
         sources.fetch("protein", tmp_path, lambda _: b"<html>moved</html>")
@@ -99,7 +132,7 @@ def test_what_is_not_the_data_set_is_refused_and_leaves_nothing_behind(monkeypat
 def test_the_cache_is_filled_once(monkeypatch, tmp_path):
     monkeypatch.delenv("SWSGP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    small = replace(sources.SOURCES["spam"], n_rows=2, n_inputs=2)
+    small = replace(sources.SOURCES["spam"], n_rows=2, n_inputs=2, means=(0.875, 0.5))
     monkeypatch.setitem(sources.SOURCES, "spam", small)
     asked = []
 
@@ -111,6 +144,12 @@ def test_the_cache_is_filled_once(monkeypatch, tmp_path):
     assert load_set("spam").x.shape == (2, 2)
     np.testing.assert_array_equal(load_set("spam").y, [1, 0])
     assert len(asked) == 1
+    # A bit that turns in the cache is noticed.
+    path = tmp_path / "swsgp" / "spam.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    with pytest.raises(DataError, match=r"spam\.parquet is not a whole Parquet file"):
+        load_set("spam")
     # A folder that the user has named is not written to.
     monkeypatch.setenv("SWSGP_DATA", str(tmp_path / "own"))
     with pytest.raises(DataFolderError, match=r"no spam\.parquet"):

@@ -9,16 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from swsgp.arrays import as_inputs, as_target
-from swsgp.data.sources import SOURCES, fetch
+from swsgp.data.sources import ORIGIN, SOURCES, fetch
 from swsgp.errors import DataError, DataFolderError
 
 _VARIABLE = "SWSGP_DATA"
-# Sets that stand for one of the paper's which cannot be had, and what they are.
+# Sets that stand for one of the paper's where that cannot be had, and what they are.
 STAND_INS = {
     "airline": "2.5 million flights of 2008 to 2023, not the 5.9 million of 2008",
     "wave_standin_sgemm": "run times of GPU kernels for wave energy",
     "query_standin": "range queries over taxi pick-ups for those over crimes",
 }
+_STANDS_FOR = {"wave": "wave_standin_sgemm", "query": "query_standin"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "swsgp"
 
 
+def set_or_stand_in(name: str) -> str:
+    """The name of a data set of the paper, or of the one that stands for it where only that is there."""
+    stand_in = _STANDS_FOR.get(name, name)
+    has_own = (data_folder() / f"{name}.parquet").is_file()
+    return stand_in if (data_folder() / f"{stand_in}.parquet").is_file() and not has_own else name
+
+
+def is_stand_in(name: str) -> bool:
+    """Whether the data of this name are not the paper's; a copy that was fetched is."""
+    path = data_folder() / f"{name}.parquet"
+    return name in STAND_INS and not (path.is_file() and ORIGIN in (pq.read_schema(path).metadata or {}))
+
+
 def load_set(name: str) -> DataSet:
     """A data set from `NAME.parquet` in the data folder; the column `target` is what is to be predicted.
 
@@ -50,8 +64,8 @@ def load_set(name: str) -> DataSet:
     if not path.is_file():
         raise DataFolderError(f"there is no {path.name} in {path.parent}; set {_VARIABLE} to the folder that has it.")
     try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a whole Parquet file: {error}") from None
     if "target" not in table.column_names:
         raise DataError(f"{path} must have a column 'target', got {', '.join(table.column_names)}.")

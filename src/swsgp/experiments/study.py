@@ -15,13 +15,15 @@ from swsgp.files import replacing, write
 from swsgp.serialization import versions
 
 Case = dict[str, Any]
+# Of everything that is drawn: folds, where inducing inputs start, the order of rows. It is the default everywhere.
+SEED = 0
 
 
 class Study:
     """The folder of one experiment at one level, "quick" or "full".
 
-    Every run is a line of `LEVEL.jsonl`: its case (all that it depends on), what came out, seconds, and versions. A
-    study that was interrupted goes on where it stopped.
+    Every run is a line of `LEVEL.jsonl`: its case (all that it depends on) and seed, what came out, seconds, and
+    versions. A study that was interrupted goes on where it stopped.
     """
 
     def __init__(self, name: str, out: Path, level: str, console: Console):
@@ -53,7 +55,8 @@ class Study:
                     raise
                 self.say(f"Interrupted: {len(left) - i} runs are left, which the same command goes on with.")
                 break
-            done.append({"case": case, **outcome, "seconds": time.monotonic() - started, "versions": versions()})
+            seconds = time.monotonic() - started
+            done.append({"case": case, "seed": SEED, **outcome, "seconds": seconds, "versions": versions()})
             write(self._log, "".join(json.dumps(run) + "\n" for run in done).encode())
         return [run for case in cases for run in done if run["case"] == case]
 

@@ -12,7 +12,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
-from swsgp.data.sets import STAND_INS, load_set
+from swsgp.data.sets import STAND_INS, is_stand_in, load_set
+from swsgp.experiments.study import SEED
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.settings import Settings
 from swsgp.fit.stopping import Report
@@ -46,7 +47,7 @@ class Fold:
 def fold(name: str, number: int, n_folds: int, max_rows: int | None = None) -> Fold:
     """One of `n_folds` folds of a data set by name, the same for every system; scaled by its training rows."""
     data = load_set(name)
-    order = np.random.default_rng(0).permutation(len(data.x))[:max_rows]
+    order = np.random.default_rng(SEED).permutation(len(data.x))[:max_rows]
     test = order[number::n_folds]
     rows = np.setdiff1d(order, test)
     y = data.y % 2 if name == "mnist" else data.y
@@ -66,7 +67,7 @@ def fold(name: str, number: int, n_folds: int, max_rows: int | None = None) -> F
 
 def label(name: str) -> str:
     """A data set's name, and that it is not the paper's where it is not."""
-    return f"{name} (stand-in: {STAND_INS[name]})" if name in STAND_INS else name
+    return f"{name} (stand-in: {STAND_INS[name]})" if is_stand_in(name) else name
 
 
 def untrained(
@@ -102,7 +103,17 @@ def sparse(
     """Train a model of the engine; the settings are the paper's where not given."""
     options: dict[str, Any] = {"active_prediction": predict_with, "nearest_by": nearest_by, "placement": placement}
     model = untrained(data, active, n_inducing, form=form, covariance=covariance, **options)
-    trained = train(model, data.x, data.y, Settings.paper(progress=True, **settings), callback=callback)
+    return train_fold(data, model, Settings.paper(progress=True, **settings), callback)
+
+
+def train_fold(
+    data: Fold,
+    model: SparseGP,
+    settings: Settings,
+    callback: Callable[[Report, SparseGP], bool | None] | None = None,
+) -> Trained:
+    """Train a model on the rows of a fold; an interruption goes on from here."""
+    trained = train(model, data.x, data.y, settings, callback=callback)
     if trained.reason == "interrupted":
         raise KeyboardInterrupt
     return trained
