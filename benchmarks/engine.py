@@ -35,6 +35,8 @@ from swsgp.ops.nearest import Search
 
 N, B = 10_000, 64
 TURNS = 15
+# In one dispatch, as in training.
+STEPS = 4096
 RESULTS = Path(__file__).parent.parent / "results" / "bench-engine.md"
 
 
@@ -97,8 +99,8 @@ def ours(case: Case) -> Callable[[int], None]:
         neighbours = jnp.asarray(
             NeighbourTable(x, case.n_neighbors).refresh(model.metric, np.asarray(model.inducing), np.arange(N))
         )
-    rows = jnp.asarray(np.random.default_rng(1).integers(0, N, size=(1000, B)), jnp.int32)
-    pace = (jnp.asarray(part, jnp.float32) for part in (settings.rates(0, 1000), reach(settings, 1, 1000)))
+    rows = jnp.asarray(np.random.default_rng(1).integers(0, N, size=(STEPS, B)), jnp.int32)
+    pace = (jnp.asarray(part, jnp.float32) for part in (settings.rates(0, STEPS), reach(settings, 1, STEPS)))
     data = (fixed, jnp.asarray(x), jnp.asarray(y), neighbours, rows, *pace)
 
     def steps(n: int) -> None:
@@ -191,7 +193,7 @@ def measure(case: Case) -> tuple[float, float]:
     counts = []
     for steps in systems:
         steps(3)
-        counts.append(max(2, min(1000, int(500 / milliseconds(steps, 3)))))
+        counts.append(max(2, min(STEPS, int(500 / milliseconds(steps, 3)))))
     times = [[milliseconds(steps, n) for steps, n in zip(systems, counts, strict=True)] for _ in range(TURNS)]
     own, peer = (min(column) for column in zip(*times, strict=True))
     return own, peer
@@ -202,7 +204,7 @@ def growth() -> str:
     systems = [ours(Case(m, *GROWTH, "diag", False, "")) for m in (FROM, TO)]
     for steps in systems:
         steps(3)
-    times = [[milliseconds(steps, 1000) for steps in systems] for _ in range(TURNS)]
+    times = [[milliseconds(steps, STEPS) for steps in systems] for _ in range(TURNS)]
     small, large = (min(column) for column in zip(*times, strict=True))
     return (
         f"M={FROM:,} to {TO:,}, H={GROWTH[0]}, D={GROWTH[1]}, diag S, fixed Z: {small:.3f} to {large:.3f} ms, "

@@ -108,6 +108,16 @@ def test_the_largest_in_groups_are_the_largest_and_ties_go_to_the_lower_index(rn
     np.testing.assert_array_equal(largest(jnp.asarray(scores), n), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_of_scores_that_are_no_numbers_are_places_that_exist(float64, dtype):
+    scores = np.arange(300, dtype=dtype).reshape(3, 100)
+    scores[0], scores[1, 50] = np.nan, np.nan
+    found = np.asarray(largest(jnp.asarray(scores), 4))
+    assert found.min() >= 0
+    assert found.max() < 100
+    assert found[2].tolist() == [99, 98, 97, 96]
+
+
 def test_union_takes_all_first_choices_before_any_second_choice():
     per_point = jnp.asarray([[4, 1, 2, 0], [4, 3, 0, 1], [5, 3, 1, 2]])
     assert set(np.asarray(union(per_point, 6, 2))) == {4, 5}

@@ -37,8 +37,9 @@ from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
 from swsgp.shapes import precision_scope
 
-# One dispatch holds at most so many steps, and aims at this many seconds.
-_MAX_CHUNK = 1024
+# One dispatch holds at most so many steps, and aims at this many seconds. It begins with a copy of the state, whose
+# time grows with M.
+_MAX_CHUNK = 4096
 _CHUNK_SECONDS = 0.3
 # A step that turns non-finite is tried again with ten times the jitter, up to a limit, and half the rate, at most
 # this often in one place.

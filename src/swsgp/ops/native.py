@@ -96,6 +96,13 @@ def inverse_factors(k: Float[Array, "*B H H"]) -> Float[Array, "*B H H"]:
     return call("inverse_factor", [k.shape], k, vmap_method="broadcast_all")[0]
 
 
+def largest(scores: Float[Array, "*B M"], n: int) -> Int[Array, "*B {n}"]:
+    """`swsgp.ops.nearest.largest`, for few: its time grows with n²."""
+    shape = jax.ShapeDtypeStruct((*scores.shape[:-1], n), jnp.int32)
+    operation = jax.ffi.ffi_call(f"swsgp_largest_{scores.dtype.name}", shape, vmap_method="broadcast_all")
+    return operation(scores, n=np.int64(n))
+
+
 def latent(
     x: Float[np.ndarray, "B D"],
     index: Int[np.ndarray, "B H"],

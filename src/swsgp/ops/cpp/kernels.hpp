@@ -265,7 +265,7 @@ void inverse_factor(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t fir
 template <typename T>
 Kernels<T> kernels() {
   return {kLanes<T>, scratch_bytes<T>, saved_numbers<T>, forward<T>, backward<T>, system<T>, inverse_factor<T>,
-          nearest_points<T>};
+          nearest_points<T>, largest<T>};
 }
 
 template Kernels<float> kernels<float>();

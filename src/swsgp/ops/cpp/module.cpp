@@ -167,6 +167,21 @@ ffi::Error inverse_factor(ffi::ThreadPool pool, Array<D> k, Result<D> w) {
   return ffi::Error::Success();
 }
 
+// Of many scores each thread takes some rows.
+template <ffi::DataType D>
+ffi::Error largest(ffi::ThreadPool pool, Array<D> scores, int64_t n, Result<ffi::DataType::S32> index) {
+  constexpr int64_t kAtOnce = 1 << 16;
+  const int64_t size = scores.dimensions().back(), n_rows = size == 0 ? 0 : scores.element_count() / size;
+  if (n < 1 || n > size) return ffi::Error::InvalidArgument("as many scores are asked for as there are, or fewer");
+  const auto run = kernels<ffi::NativeType<D>>();
+  const int64_t rows = std::max<int64_t>(1, kAtOnce / size);
+  in_parallel(pool, (n_rows + rows - 1) / rows, [&](int64_t t) {
+    for (int64_t i = t * rows; i < std::min(n_rows, (t + 1) * rows); ++i)
+      run.largest(scores.typed_data() + i * size, size, n, index->typed_data() + i * n);
+  });
+  return ffi::Error::Success();
+}
+
 #define DEFINE(NAME, D)                                                                                             \
   XLA_FFI_DEFINE_HANDLER(NAME##_##D, (NAME<ffi::DataType::D>), NAME##_BINDING(ffi::DataType::D))
 #define A(D) .Arg<Array<D>>()
@@ -180,6 +195,7 @@ ffi::Error inverse_factor(ffi::ThreadPool pool, Array<D> k, Result<D> w) {
   ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(ffi::DataType::S32) A(D).Attr<int64_t>("kinds") R(D) R(D) \
       R(D) R(D)
 #define inverse_factor_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) R(D)
+#define largest_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D).Attr<int64_t>("n") R(ffi::DataType::S32)
 
 DEFINE(forward, F32);
 DEFINE(forward, F64);
@@ -189,6 +205,8 @@ DEFINE(system, F32);
 DEFINE(system, F64);
 DEFINE(inverse_factor, F32);
 DEFINE(inverse_factor, F64);
+DEFINE(largest, F32);
+DEFINE(largest, F64);
 
 // ------------------------------------------------------------------------------------------------ Python
 
@@ -207,7 +225,8 @@ PyObject* operations(PyObject*, PyObject*) {
       add(all, "backward_float32", backward_F32) || add(all, "backward_float64", backward_F64) ||
       add(all, "system_float32", system_F32) || add(all, "system_float64", system_F64) ||
       add(all, "inverse_factor_float32", inverse_factor_F32) ||
-      add(all, "inverse_factor_float64", inverse_factor_F64)) {
+      add(all, "inverse_factor_float64", inverse_factor_F64) || add(all, "largest_float32", largest_F32) ||
+      add(all, "largest_float64", largest_F64)) {
     Py_DECREF(all);
     return nullptr;
   }

@@ -1,4 +1,5 @@
-// The nearest points to a query: boxes of points that could have some are looked at, one point in each lane.
+// The nearest points to a query: boxes of points that could have some are looked at, one point in each lane. And the
+// largest of a few scores.
 
 #pragma once
 
@@ -118,6 +119,36 @@ void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out
   std::sort(found.begin(), found.end());
   // A query that is not a number has no neighbours; what is computed with any is not a number either.
   for (int64_t i = 0; i < k; ++i) out[i] = i < static_cast<int64_t>(found.size()) ? found[i].index : 0;
+}
+
+// Places of the n largest of `size` scores, largest first; ties go to the lower place, and what is not a number is left
+// out, unless it is among the first n.
+template <typename T>
+void largest(const T* scores, int64_t size, int64_t n, int32_t* out) {
+  using V = typename Simd<T>::V;
+  using Unaligned = typename Simd<T>::Unaligned;
+  thread_local std::vector<T> best;
+  best.resize(n);
+  int64_t n_found = 0;
+  const auto take = [&](int64_t i) {
+    int64_t at = n_found < n ? n_found++ : n - 1;
+    for (; at > 0 && scores[i] > best[at - 1]; --at) {
+      best[at] = best[at - 1];
+      out[at] = out[at - 1];
+    }
+    best[at] = scores[i];
+    out[at] = static_cast<int32_t>(i);
+  };
+  int64_t i = 0;
+  for (; i < n; ++i) take(i);
+  for (; i + kLanes<T> <= size; i += kLanes<T>) {
+    const V some = *reinterpret_cast<const Unaligned*>(scores + i);
+    if (!any<T>(some > best[n - 1])) continue;
+    for (int l = 0; l < kLanes<T>; ++l)
+      if (scores[i + l] > best[n - 1]) take(i + l);
+  }
+  for (; i < size; ++i)
+    if (scores[i] > best[n - 1]) take(i);
 }
 
 }  // namespace ISA
