@@ -127,8 +127,8 @@ def test_float32_is_close_to_float64(rng):
 def test_joint_covariance_equals_the_formula_and_has_the_marginals_on_its_diagonal(float64, rng):
     k_zz, k_zx, k_xx, mean, _, cov = problem(rng, 5, 6, 2)
     w = inverse_factor(jnp.asarray(k_zz))
-    joint = joint_covariance(w, jnp.asarray(k_zx), jnp.asarray(k_xx), jnp.asarray(cov))
     a = np.linalg.inv(k_zz) @ k_zx
+    joint = joint_covariance(w, jnp.asarray(k_zx), jnp.asarray(k_xx), jnp.asarray(a.T @ cov @ a))
     for q in range(2):
         np.testing.assert_allclose(joint[q], k_xx + a.T @ (cov[q] - k_zz) @ a, **EXACT)
     remainder = prior_remainder(w, jnp.asarray(k_zx), jnp.asarray(np.diag(k_xx)))

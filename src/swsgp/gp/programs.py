@@ -120,9 +120,9 @@ def joint(
 ) -> tuple[Array, tuple[Array, ...]]:
     w = masked_factor(model, index, present) if factor is None else factor
     k_zx = jnp.where(present[:, None], model.covariance.matrix(model.inducing[index], x), 0.0)
-    mean, _ = marginals(model, index, w, k_zx, x)
-    k_xx = model.covariance.matrix(x, x)
-    cov = joint_covariance(w, k_zx, k_xx, model.variational.covariance(index))
+    a = weights(w, k_zx)
+    mean = a.T @ model.variational.mean[index]
+    cov = joint_covariance(w, k_zx, model.covariance.matrix(x, x), model.variational.spread(index, a))
     return jnp.isfinite(mean).all() & jnp.isfinite(cov).all(), (model.around_offset(mean), cov)
 
 
@@ -136,8 +136,7 @@ def joint_per_point(
     a = jnp.zeros((len(x), len(index)), x.dtype).at[rows, place].add(model.own_system(x, own, seen).weights)
     k_xz, k_xx = model.k_zx(index, x, seen).T, model.covariance.matrix(x, x) - seen @ seen.T
     cross = k_xz @ a.T
-    inner = model.k_zz(index) + model.variational.covariance(index)
-    cov = k_xx - cross - cross.T + a @ inner @ a.T
+    cov = k_xx - cross - cross.T + a @ model.k_zz(index) @ a.T + model.variational.spread(index, a.T)
     cov = 0.5 * (cov + jnp.swapaxes(cov, -1, -2))
     mean, _ = model.whole(a @ model.variational.mean[index], jnp.zeros((len(x), len(cov)), x.dtype), seen)
     if model.landmarks is not None:
@@ -149,14 +148,9 @@ def conditional(model: SparseGP, w: Array, x: Array, index: Array, present: Arra
     k_zx = model.covariance.matrix(model.inducing[index], x)
     if present is not None:
         k_zx = jnp.where(present[:, None], k_zx, 0.0)
-    mean, variance = marginals(model, index, w, k_zx, x)
-    return model.around_offset(mean), variance
-
-
-def marginals(model: SparseGP, index: Array, w: Array, k_zx: Array, x: Array) -> tuple[Array, Array]:
-    """Of one group whose factor is known."""
     remainder = prior_remainder(w, k_zx, model.covariance.diagonal(x))
-    return model.variational.marginals(index, weights(w, k_zx), remainder)
+    mean, variance = model.variational.marginals(index, weights(w, k_zx), remainder)
+    return model.around_offset(mean), variance
 
 
 def masked_factor(model: SparseGP, index: Array, present: Array) -> Array:

@@ -18,9 +18,8 @@ from swsgp.ops.local import (
     local_terms_full,
     log_det,
     marginals_diagonal,
-    marginals_full,
 )
-from swsgp.ops.products import gram
+from swsgp.ops.products import gram, product
 from swsgp.shapes import Array, Float, Int
 
 Index = Int[Array, " H"]
@@ -45,6 +44,10 @@ class Variational(eqx.Module):
     @abc.abstractmethod
     def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
         """Mean and variance of q(f) for one group, from a = K⁻¹k and what is left of k(x, x)."""
+
+    @abc.abstractmethod
+    def spread(self, index: Index, a: Float[Array, "H R"]) -> Float[Array, "Q R R"]:
+        """aᵀSa: what the uncertainty of u adds to the joint covariance of one group."""
 
 
 class Diagonal(Variational):
@@ -72,6 +75,9 @@ class Diagonal(Variational):
 
     def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
         return marginals_diagonal(a, remainder, self.mean[index], self.variance(index))
+
+    def spread(self, index: Index, a: Float[Array, "H R"]) -> Float[Array, "Q R R"]:
+        return jnp.einsum("hr,hq,hs->qrs", a, self.variance(index), a)
 
 
 class Full(Variational):
@@ -121,4 +127,12 @@ class Full(Variational):
         return local_terms_full(k_zz, k_zx, k_xx, self.mean[index], cov, log_det_cov)
 
     def marginals(self, index: Index, a: Float[Array, "H R"], remainder: Float[Array, " R"]) -> Marginals:
-        return marginals_full(a, remainder, self.mean[index], self.covariance(index))
+        return product(a.T, self.mean[index]), remainder[:, None] + jnp.sum(self._half(index, a) ** 2, axis=1).T
+
+    def spread(self, index: Index, a: Float[Array, "H R"]) -> Float[Array, "Q R R"]:
+        half = self._half(index, a)
+        return jnp.swapaxes(half, 1, 2) @ half
+
+    def _half(self, index: Index, a: Float[Array, "H R"]) -> Float[Array, "Q M R"]:
+        """Lᵀa, with which aᵀSa takes M numbers a row where S itself would take M² of them."""
+        return jnp.einsum("qhm,hr->qmr", self.rows(index), a)

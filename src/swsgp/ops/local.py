@@ -121,12 +121,11 @@ def joint_covariance(
     w: Float[Array, "H H"],
     k_zx: Float[Array, "H R"],
     k_xx: Float[Array, "R R"],
-    cov: Float[Array, "Q H H"],
+    spread: Float[Array, "Q R R"],
 ) -> Float[Array, "Q R R"]:
-    """Covariance of q(f) over all R points of a group; its diagonal is that of the marginals."""
-    a = weights(w, k_zx)
+    """Covariance of q(f) over all R points of a group, from aᵀSa; its diagonal is that of the marginals."""
     half = w @ k_zx
-    joint = k_xx - half.T @ half + a.T @ cov @ a
+    joint = k_xx - half.T @ half + spread
     joint = 0.5 * (joint + jnp.swapaxes(joint, -1, -2))
     short = jnp.maximum(0.0, -jnp.diagonal(joint, axis1=-2, axis2=-1))
     return joint + jnp.eye(joint.shape[-1], dtype=joint.dtype) * short[:, None, :]
