@@ -126,7 +126,7 @@ def test_fit_says_what_it_took_the_target_for_and_what_it_chose(folder, tmp_path
     assert done.returncode == 0, done.stderr
     assert "'price' is taken for numbers" in done.stderr
     assert "kl_scale=by held-out rows" in done.stderr or "n_landmarks=" in done.stderr
-    assert "step 20/20" in done.stderr
+    assert "step 20 of 20" in done.stderr
     assert "SWSGPRegressor" in done.stdout
     assert os.listdir(tmp_path) == ["m.swsgp"]
     assert list(swsgp.load(tmp_path / "m.swsgp").feature_names_in_) == ["size"]

@@ -1,5 +1,6 @@
 """Training: that it learns, stops, repeats itself, and survives bad steps."""
 
+import time
 import warnings
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
@@ -33,6 +35,8 @@ from swsgp import (
 )
 from swsgp.errors import DataError, FitWarning, SettingError
 from swsgp.fit import loop
+from swsgp.fit.progress import ProgressBar
+from swsgp.fit.stopping import Report
 from swsgp.metrics import class_nll, gaussian_nll, rmse
 
 QUICK = Settings(steps=40, batch_size=16, learning_rate=0.02)
@@ -192,6 +196,21 @@ def test_a_callback_sees_progress_and_can_end_the_training():
     assert all(np.isfinite(report.bound) and report.seconds > 0 for report in seen)
 
 
+def test_the_time_of_a_callback_is_not_counted():
+    x, y = wave()
+    slept = []
+    started = time.monotonic()
+    trained = train(model_for(x), x, y, Settings(steps=40), callback=lambda *_: slept.append(time.sleep(0.1)))
+    assert trained.seconds + 0.1 * len(slept) <= time.monotonic() - started
+
+
+def test_progress_of_a_run_that_the_clock_ends_counts_seconds_not_steps(capsys):
+    bar = ProgressBar(10**9, True, 60.0, Console(stderr=True))
+    bar._last_line = -np.inf
+    bar.update(Report(500, 15.0, 0.1))
+    assert capsys.readouterr().err == "step 500 · 33 steps/s · objective 0.1000 · 45 s left\n"
+
+
 def test_a_step_that_is_not_finite_is_taken_back_and_said_once():
     """In float32 with hardly any jitter, equal inducing inputs have no factor; training must find its way out."""
     x, y = wave()
@@ -328,7 +347,7 @@ def test_progress_lines_are_printed_where_there_is_no_terminal(capsys):
     x, y = wave()
     train(model_for(x), x, y, Settings(steps=30, progress=True, evaluate_every=30), held_out=wave(20, seed=1))
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("step 30/30")
+    assert line.startswith("step 30 of 30 · ")
     assert "steps/s" in line
     assert "objective" in line
     assert "held-out" in line

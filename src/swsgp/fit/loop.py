@@ -85,7 +85,8 @@ def train(
     n_data
         How many rows these stand for in the bound, if not for themselves alone.
     callback
-        Called with a `Report` and the model so far, now and then; returning True ends the training.
+        Called with a `Report` and the model so far, now and then; returning True ends the training. Its own time is
+        not counted.
     checkpoint, resume
         A file that takes the state of the run every 20 seconds and when Ctrl-C ends it, and whether to go on from
         it, if it is there. A run that goes on reaches the model that it would have reached without a break.
@@ -236,7 +237,8 @@ class _Run:
         clock, first_step = self.clock, self.now.step
         n_steps = 1  # The first dispatch compiles; the ones after it tell how long a step takes.
         reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
-        with ProgressBar(self.settings.steps, self.settings.progress and processes.is_first()) as bar:
+        shown = self.settings.progress and processes.is_first()
+        with ProgressBar(self.settings.steps, shown, self.settings.time_budget) as bar:
             while True:
                 reason, n_steps = self._agreed(reason, n_steps)
                 if reason is not None:
@@ -262,8 +264,10 @@ class _Run:
                 self.snapshot, self.n_saved = self._snapshot(), len(self.history)
                 if self.checkpoints is not None:
                     self.checkpoints.save_now_and_then(vars(self.snapshot), self.history)
-                if self.callback is not None and self.callback(report, self.model):
-                    reason = reason or "callback"
+                if self.callback is not None:
+                    with self.clock.stopped():
+                        ends = self.callback(report, self.model)
+                    reason = reason or ("callback" if ends else None)
 
     @staticmethod
     def _agreed(reason: Reason | None, n_steps: int) -> tuple[Reason | None, int]:

@@ -16,9 +16,10 @@ _FIRST_LINE = 2.0
 class ProgressBar:
     """Rate, bound, held-out score and time left: a bar on a terminal, plain lines elsewhere, or nothing."""
 
-    def __init__(self, n_steps: int, shown: bool, console: Console | None = None):
+    def __init__(self, n_steps: int, shown: bool, seconds: float | None = None, console: Console | None = None):
+        """Training ends after so many steps, or seconds, whichever comes first."""
         self._console = console or Console(stderr=True)
-        self._n_steps = n_steps
+        self._n_steps, self._seconds = n_steps, seconds
         self._shown = shown
         self._score: float | None = None
         # The first line comes soon, as a sign of life.
@@ -26,13 +27,12 @@ class ProgressBar:
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
             console=self._console,
             disable=not (shown and self._console.is_terminal),
         )
-        self._task = self._bar.add_task("training", total=n_steps, facts="")
+        self._task = self._bar.add_task("training", total=1.0, facts="")
 
     def __enter__(self) -> "ProgressBar":
         self._bar.start()
@@ -46,13 +46,16 @@ class ProgressBar:
     def update(self, report: Report) -> None:
         """Show the newest state."""
         self._score = report.score if report.score is not None else self._score
-        rate = report.step / max(report.seconds, 1e-9)
-        facts = f"{rate:,.0f} steps/s · objective {report.bound:.4f}"
+        seconds = max(report.seconds, 1e-9)
+        of_steps, of_time = report.step / self._n_steps, seconds / self._seconds if self._seconds else 0.0
+        steps = f"{report.step:,}" if of_time > of_steps else f"{report.step:,} of {self._n_steps:,}"
+        facts = f"step {steps} · {report.step / seconds:,.0f} steps/s · objective {report.bound:.4f}"
         if self._score is not None:
             facts += f" · held-out {self._score:.4f}"
-        self._bar.update(self._task, completed=report.step, facts=facts)
+        done = max(of_steps, of_time)
+        self._bar.update(self._task, completed=done, facts=facts)
         due = time.monotonic() - self._last_line >= _LINE_EVERY or report.step == self._n_steps
         if self._shown and not self._console.is_terminal and due:
             self._last_line = time.monotonic()
-            left = (self._n_steps - report.step) / max(rate, 1e-9)
-            self._console.print(f"step {report.step}/{self._n_steps} · {facts} · {left:.0f} s left", highlight=False)
+            left = max(0.0, seconds / done - seconds)
+            self._console.print(f"{facts} · {left:.0f} s left", highlight=False)

@@ -1,6 +1,8 @@
 """When to stop, and which model to keep."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -57,12 +59,20 @@ class Clock:
     """Seconds since the start, and those of the run that this one goes on from."""
 
     before: float = 0.0
-
     start: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.start
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What happens meanwhile takes no time."""
+        now = time.monotonic()
+        try:
+            yield
+        finally:
+            self.start += time.monotonic() - now
 
 
 def reason_to_stop(settings: Settings, step: int, seconds: float, held_out: HeldOut | None) -> Reason | None:
