@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from swsgp.data.sets import DataSet
-from swsgp.errors import SettingError
+from swsgp.errors import DataError, DataFolderError, NumericalError, SettingError
 from swsgp.experiments import (
     catalogue,
     deep,
@@ -64,11 +65,73 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     found = Study("some", tmp_path, "quick", Console(quiet=True)).runs(cases, compute)
     assert [run["square"] for run in found] == [0, 1, 4, 9]
     assert asked == [0, 1, 2, 2, 3]
-    assert {"case", "seed", "square", "seconds", "versions"} == set(found[0])
+    assert {"case", "seed", "square", "device", "seconds", "versions"} == set(found[0])
     # Another case is another run, and the other level has a file of its own.
     study.runs([{"i": 1, "more": True}], compute)
     assert asked[-1] == 1
     assert not (tmp_path / "some" / "full.jsonl").exists()
+
+
+def test_a_study_keeps_what_failed_and_leaves_out_what_is_not_there(tmp_path):
+    def compute(case):
+        if case["i"] == 1:
+            raise NumericalError("too wild")
+        if case["i"] == 2:
+            raise DataFolderError("there is no such set.")
+        return {"met_not_finite": case["i"] == 3}
+
+    cases = [{"i": i} for i in range(5)]
+    for _ in range(2):
+        study = Study("some", tmp_path, "quick", Console(quiet=True))
+        assert [run["case"]["i"] for run in study.runs(cases, compute)] == [0, 3, 4]
+        assert study.missing == {"there is no such set.": 1}
+        study.write_table("| a |\n")
+    lines = [json.loads(line) for line in (tmp_path / "some" / "quick.jsonl").read_text().splitlines()]
+    assert [line.get("failed") for line in lines] == [None, "too wild", None, None]
+    assert (tmp_path / "some" / "quick.md").read_text() == (
+        "| a |\n\nFailed: 1: too wild\n\n1 of 5 runs are missing. 1 since there is no such set.\n\n1 of 3 runs met "
+        "values that are not finite, and went on with more jitter and half the rate.\n"
+    )
+    with pytest.raises(DataError, match="there is no such set"):
+        Study("other", tmp_path, "quick", Console(quiet=True)).runs([{"i": 2}], compute)
+
+
+def test_a_log_that_was_cut_off_loses_its_last_run_alone_and_other_damage_is_named(tmp_path):
+    def runs():
+        return Study("some", tmp_path, "quick", Console(quiet=True)).runs([{"i": 1}, {"i": 2}], lambda case: dict(case))
+
+    first = runs()
+    log = tmp_path / "some" / "quick.jsonl"
+    log.write_text(log.read_text()[:-20])
+    second = runs()
+    assert second[0] == first[0]
+    assert second[1]["case"] == {"i": 2}
+    assert len(log.read_text().splitlines()) == 2
+    log.write_text("{}\n" + log.read_text())
+    with pytest.raises(DataError, match=r"line 1 of .*quick.jsonl is not a run"):
+        runs()
+
+
+def test_an_interruption_ends_all_experiments_and_missing_data_end_one(tmp_path, monkeypatch):
+    def experiment(error):
+        def run(study):
+            def compute(case):
+                if case["i"]:
+                    raise error
+                return {}
+
+            study.runs([{"i": 0}, {"i": 1}], compute)
+
+        return SimpleNamespace(TITLE="some", run=run)
+
+    modules = {"a": experiment(DataFolderError("no a.")), "b": experiment(KeyboardInterrupt()), "c": None}
+    monkeypatch.setattr(catalogue, "NAMES", tuple(modules))
+    monkeypatch.setattr(catalogue, "module", lambda name: modules[name])
+    with pytest.raises(KeyboardInterrupt):
+        catalogue.reproduce("all", "quick", None, tmp_path, Console(quiet=True))
+    assert len((tmp_path / "b" / "quick.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(DataError, match=r"not everything could be run. a: no a."):
+        catalogue.reproduce("a", "quick", None, tmp_path, Console(quiet=True))
 
 
 def test_tables_are_markdown_with_the_papers_numbers_beside_ours():
@@ -108,7 +171,7 @@ def test_scores_are_in_the_units_of_the_target(small):
 
 
 def test_local_gps(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(local_gps.LEVELS, "quick", (1, 20, 0.01))
+    monkeypatch.setitem(local_gps.LEVELS, "quick", local_gps.Level(1, 20, 0.01))
     monkeypatch.setattr(local_gps, "DATA", ("powerplant",))
     monkeypatch.setattr(local_gps, "fit_local_gps", partial(local_gps.fit_local_gps, n_experts=4, n_points=20, steps=5))
     runs = run(local_gps, "local-gps", tmp_path)
@@ -120,17 +183,18 @@ def test_local_gps(small, tmp_path, monkeypatch):
 
 
 def test_m_and_h_with_folds_that_train_alone_or_together(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(m_and_h.LEVELS, "quick", ((("powerplant", "kin8nm"),), (32,), 1, 20, 0.01))
+    level = m_and_h.Level((("powerplant", "kin8nm"),), (32,), 1, 20, 0.01)
+    monkeypatch.setitem(m_and_h.LEVELS, "quick", level)
     monkeypatch.setattr(m_and_h, "H", (4,))
     alone = run(m_and_h, "m-and-h", tmp_path / "alone")
     monkeypatch.setattr(m_and_h, "_train_together", lambda: True)
     together = run(m_and_h, "m-and-h", tmp_path / "together")
-    assert len(alone) == len(together) == 3
-    assert set(alone[1]["scores"]["powerplant"]) == {"SVGP-M", "SVGP-M-4"}
+    assert len(alone) == len(together) == 6
+    assert set(alone[2]["scores"]) == {"SVGP-M", "SVGP-M-4"}
     for one, other in zip(alone, together, strict=True):
-        for name, systems_of in one["scores"].items():
-            for system, (scores,) in systems_of.items():
-                assert scores == pytest.approx(other["scores"][name][system][0], rel=1e-3)
+        assert (other["trained_together"], other["case"]) == (2, one["case"])
+        for system, scores in one["scores"].items():
+            assert scores == pytest.approx(other["scores"][system], rel=1e-3)
     for kind in ("md", "png", "pdf"):
         assert (tmp_path / "alone" / "m-and-h" / f"quick.{kind}").stat().st_size > 500
 
@@ -140,7 +204,7 @@ def test_running_time(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         running_time, "PAPER", {key: value for key, value in running_time.PAPER.items() if "mnist" in key}
     )
-    monkeypatch.setitem(running_time.LEVELS, "quick", (1, 0.01, {"mnist": 1.0}))
+    monkeypatch.setitem(running_time.LEVELS, "quick", running_time.Level(1, 0.01, {"mnist": 1.0}))
     runs = run(running_time, "running-time", tmp_path)
     assert len(runs) == 2
     assert all(r["step_ms"] > 0 and r["prediction_ms"] > 0 and len(r["curve"]) >= 1 for r in runs)
@@ -148,19 +212,16 @@ def test_running_time(small, tmp_path, monkeypatch):
 
 
 def test_large_m(small, tmp_path, monkeypatch):
-    plan = {"airline": ((150,), 8)}
-    monkeypatch.setitem(large_m.LEVELS, "quick", (plan, 1.0, 1.0, 0.01))
-    monkeypatch.setitem(large_m.SVGP_SIZES, "quick", ())
+    monkeypatch.setitem(large_m.LEVELS, "quick", large_m.Level({"airline": ((150,), 8)}, 1, 1, 0.01, ()))
     assert len(run(large_m, "large-m", tmp_path)) == 1
     table = (tmp_path / "large-m" / "quick.md").read_text()
     assert "airline (stand-in: 2.5 million flights of 2008 to 2023, not the 5.9 million of 2008)" in table
-    assert "| cpu |" in table
+    assert " cores of " in table
 
 
 def test_large_m_takes_the_papers_set_where_it_is_there(small, tmp_path, monkeypatch):
     monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
-    monkeypatch.setitem(large_m.LEVELS, "quick", ({"wave": ((50,), 8)}, 0.1, 0.1, 0.01))
-    monkeypatch.setitem(large_m.SVGP_SIZES, "quick", ())
+    monkeypatch.setitem(large_m.LEVELS, "quick", large_m.Level({"wave": ((50,), 8)}, 1, 1, 0.01, ()))
     table = pa.table({"a": [1.0], "target": [2.0]})
     pq.write_table(table, tmp_path / "wave_standin_sgemm.parquet")
     (found,) = run(large_m, "large-m", tmp_path)
@@ -172,8 +233,9 @@ def test_large_m_takes_the_papers_set_where_it_is_there(small, tmp_path, monkeyp
 def test_deep_without_torch(small, tmp_path, monkeypatch):
     own = {key: value for key, value in deep.PAPER.items() if key[1] in ("SWSGP", "DGP-RBF")}
     monkeypatch.setattr(deep, "PAPER", own)
-    monkeypatch.setitem(deep.LEVELS, "quick", (1, (100, 8, 20), (16, 4, 20), 0.01, 200))
-    monkeypatch.setitem(deep.DEEP, "quick", {"DGP-RBF": {"steps": 20, "batch_size": 50}})
+    others = {"DGP-RBF": {"steps": 20, "batch_size": 50}, "SVDKL": {"steps": 20, "batch_size": 50, "hidden": (2,)}}
+    level = deep.Level(1, deep.Sizes(100, 8, 20), deep.Sizes(16, 4, 20), 0.01, others, 200)
+    monkeypatch.setitem(deep.LEVELS, "quick", level)
     monkeypatch.setattr(deep, "fit_deep_features", partial(deep.fit_deep_features, n_frequencies=8))
     runs = run(deep, "deep", tmp_path)
     assert len(runs) == 4
@@ -187,16 +249,18 @@ def test_joint_covariance(small, tmp_path, monkeypatch):
     monkeypatch.setattr(joint_covariance, "N_ACTIVE", 24)
     monkeypatch.setattr(joint_covariance, "NEIGHBORS", (4, 24))
     monkeypatch.setattr(joint_covariance, "BATCHES", (4, 8))
-    monkeypatch.setitem(joint_covariance.LEVELS, "quick", (300, 0.02, 1))
-    (result,) = run(joint_covariance, "joint-covariance", tmp_path)
-    found = {(r["system"], r["batch"]): r for r in result["scores"]}
+    monkeypatch.setitem(joint_covariance.LEVELS, "quick", joint_covariance.Level(300, 0.02, 1))
+    scores = [one for result in run(joint_covariance, "joint-covariance", tmp_path) for one in result["scores"]]
+    found = {(r["system"], r["batch"]): r for r in scores}
+    assert len(found) == len(scores) == 2 * (2 + 1 + 2)
     assert found["full GP", 8]["covariance_error"] == 0.0
     assert 0 < found["SVGP-512", 8]["covariance_error"] < 0.2
-    assert all(np.isfinite(r["nll"]) for r in result["scores"])
+    assert set(found["no covariance at all", 4]) == {"system", "batch", "covariance_error"}
+    assert all(np.isfinite(r["nll"]) for r in scores if "nll" in r)
 
 
 def test_metric(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(metric.LEVELS, "quick", (1, 20, 0.01))
+    monkeypatch.setitem(metric.LEVELS, "quick", metric.Level(1, 20, 0.01))
     monkeypatch.setattr(metric, "DATA", ("powerplant",))
     monkeypatch.setattr(metric, "METRICS", {name: "" for name in ("learned Matérn-5/2", "linear")})
     runs = run(metric, "metric", tmp_path)
@@ -211,9 +275,11 @@ def test_the_prior_without_w_is_the_true_one(tmp_path, monkeypatch):
 
 
 def test_posteriors_of_one_column(tmp_path, monkeypatch):
-    monkeypatch.setitem(posterior_1d.LEVELS, "quick", (20, 0.01))
+    monkeypatch.setitem(posterior_1d.LEVELS, "quick", posterior_1d.Level(20, 0.01))
     monkeypatch.setattr(posterior_1d, "M", 20)
     assert len(run(posterior_1d, "posterior-1d", tmp_path)) == 4
+    assert all(region.sum() > 30 for region in posterior_1d.REGIONS.values())
+    assert sum(posterior_1d.REGIONS.values()).tolist() == [1] * len(posterior_1d.GRID)
     assert (tmp_path / "posterior-1d" / "quick.png").exists()
 
 

@@ -423,7 +423,7 @@ def reproduce(
 
         swsgp reproduce local-gps --quick --data folder
 
-    Interrupted, it goes on where it stopped.
+    Interrupted, it goes on with the run that it was at, from the beginning of that run.
     """
     from swsgp.experiments.catalogue import NAMES, module
     from swsgp.experiments.catalogue import reproduce as run
@@ -436,5 +436,5 @@ def reproduce(
     try:
         run(name, "full" if full else "quick", data, out, printing.console())
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on from here.")
+        _say("interrupted; the same command goes on with the run that it was at.")
         _leave(INTERRUPTED)

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import http.client
 import io
 import zipfile
 from dataclasses import replace
@@ -119,11 +120,21 @@ def test_what_is_not_the_data_set_is_refused_and_leaves_nothing_behind(monkeypat
     with pytest.raises(DataError, match=r"no file in it ends in CASP\.csv"):
         sources.fetch("protein", tmp_path, lambda _: archive(other="1"))
 
-    def no_network(_):
-        raise OSError("no route to host")
+    with pytest.raises(DataError, match=r"not the data set mnist \(EOFError: .*end"):
+        sources.fetch("mnist", tmp_path, lambda _: gzip.compress(bytes(5000))[:20])
+    with pytest.raises(DataError, match=r"not the data set kin8nm \(StopIteration"):
+        sources.fetch("kin8nm", tmp_path, lambda _: b"moved")
+
+    def broken(trouble):
+        def read(_):
+            raise trouble
+
+        return read
 
     with pytest.raises(DataFolderError, match=r"could not be fetched from https.*no route to host.*set SWSGP_DATA"):
-        sources.fetch("protein", tmp_path, no_network)
+        sources.fetch("protein", tmp_path, broken(OSError("no route to host")))
+    with pytest.raises(DataFolderError, match=r"could not be fetched from https.*IncompleteRead"):
+        sources.fetch("protein", tmp_path, broken(http.client.IncompleteRead(b"")))
     with pytest.raises(DataFolderError, match="no public source for 'moon'"):
         sources.fetch("moon", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,10 @@ def load_set(name: str) -> DataSet:
     if not path.is_file() and name in SOURCES and not os.environ.get(_VARIABLE):
         path = fetch(name, path.parent)
     if not path.is_file():
-        raise DataFolderError(f"there is no {path.name} in {path.parent}; set {_VARIABLE} to the folder that has it.")
+        raise DataFolderError(
+            f"there is no {path.name} in {path.parent}; set {_VARIABLE}, or --data of `swsgp reproduce`, "
+            "to the folder that has it."
+        )
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:

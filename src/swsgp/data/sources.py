@@ -1,6 +1,7 @@
 """Where the data sets of the paper come from: fetched once from their public sources, checked, and kept as Parquet."""
 
 import gzip
+import http.client
 import io
 import urllib.request
 import zipfile
@@ -62,15 +63,19 @@ def fetch(name: str, folder: Path, read: Callable[[str], bytes] | None = None) -
     read = _read if read is None else read
     try:
         parts = [read(url) for url in source.urls]
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DataFolderError(
             f"{name} could not be fetched from {source.urls[0]} ({error}); fetch it by hand, or set SWSGP_DATA to a "
             f"folder that has {name}.parquet."
         ) from None
     try:
         table = source.parse(parts)
-    except (ValueError, KeyError, zipfile.BadZipFile, pa.ArrowException, OSError) as error:
-        raise DataError(f"what came from {source.urls[0]} is not the data set {name} ({error}).") from None
+    except DataFolderError:
+        raise
+    # Whatever other bytes lead to is their fault.
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"what came from {source.urls[0]} is not the data set {name} ({what}).") from None
     trouble = source.trouble_with(table)
     if trouble is not None:
         raise DataError(f"what came from {source.urls[0]} is not the data set {name}: it has {trouble}.")

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from swsgp.errors import SettingError
+from swsgp.errors import DataError, SettingError
 from swsgp.experiments.study import Study
 
 NAMES = (
@@ -30,11 +30,24 @@ def module(name: str) -> ModuleType:
 
 
 def reproduce(name: str, level: str, data: Path | None, out: Path, console: Console) -> None:
-    """Run one experiment, or all."""
+    """Run one experiment, or all. Those whose data are not there leave out what needs them, and say so at the end."""
     if data is not None:
         os.environ["SWSGP_DATA"] = str(data)
     names = NAMES if name == "all" else (name,)
     modules = [module(one) for one in names]
+    missing = []
     for one, experiment in zip(names, modules, strict=True):
         console.print(f"{one}: {experiment.TITLE} ({level})", highlight=False, soft_wrap=True)
-        experiment.run(Study(one, out, level, console))
+        study = Study(one, out, level, console)
+        try:
+            experiment.run(study)
+        except DataError as error:
+            if len(names) == 1:
+                raise
+            missing.append(f"{one}: {error}")
+        else:
+            missing += [f"{one}: {reason}" for reason in study.missing]
+        if study.was_interrupted:
+            raise KeyboardInterrupt
+    if missing:
+        raise DataError(f"not everything could be run. {' '.join(missing)}")

@@ -1,17 +1,23 @@
 """What every experiment does alike: runs that are kept, and a table and a figure made of them."""
 
 import json
+import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from swsgp.errors import DataError, NumericalError, SwsgpError
 from swsgp.files import replacing, write
+from swsgp.ops.native import n_cores
 from swsgp.serialization import versions
 
 Case = dict[str, Any]
@@ -22,14 +28,19 @@ SEED = 0
 class Study:
     """The folder of one experiment at one level, "quick" or "full".
 
-    Every run is a line of `LEVEL.jsonl`: its case (all that it depends on) and seed, what came out, seconds, and
-    versions. A study that was interrupted goes on where it stopped.
+    Every run is a line of `LEVEL.jsonl`: its case (what tells it from the others) and seed, what came out, the device,
+    seconds, and versions. A study that was interrupted goes on where it stopped. A run that came to no finite number is
+    kept as "failed", with the reason, and one whose data or libraries are not there is left out.
     """
 
     def __init__(self, name: str, out: Path, level: str, console: Console):
         self.folder, self.level, self._console = out / name, level, console
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = self.folder / f"{level}.jsonl"
+        self.was_interrupted = False
+        # Why runs are not there, with how many of them.
+        self.missing: dict[str, int] = {}
+        self._notes: list[str] = []
 
     @property
     def quick(self) -> bool:
@@ -40,32 +51,64 @@ class Study:
 
         Ctrl-C leaves out the cases that are still to do.
         """
-        cases = [json.loads(json.dumps(case)) for case in cases]
-        lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
-        done = [json.loads(line) for line in lines]
-        left = [case for case in cases if not any(run["case"] == case for run in done)]
+        return self.runs_together([[case] for case in cases], lambda own: [attempt(partial(compute, own[0]))])
+
+    def runs_together(
+        self, groups: Iterable[Sequence[Case]], compute: Callable[[Sequence[Case]], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """The same where the cases of a group are computed at once; see `attempt` for those that fail."""
+        groups = [[json.loads(json.dumps(case)) for case in group] for group in groups]
+        done = self._read()
+        cases = [case for group in groups for case in group]
+        left = [own for own in ([case for case in group if not _of(case, done)] for group in groups) if own]
         start = time.monotonic()
-        for i, case in enumerate(left):
-            self.say(f"{i + 1}/{len(left)} {_words(case)}{_time_left(start, i, len(left))}")
+        for i, own in enumerate(left):
+            self.say(f"{i + 1}/{len(left)} {_words(own)}{_time_left(start, i, len(left))}")
             started = time.monotonic()
             try:
-                outcome = compute(case)
+                outcomes = compute(own)
             except KeyboardInterrupt:
-                if not any(run["case"] in cases for run in done):
-                    raise
-                self.say(f"Interrupted: {len(left) - i} runs are left, which the same command goes on with.")
+                self.was_interrupted = True
                 break
+            except SwsgpError as error:
+                if str(error) not in self.missing:
+                    self.say(f"Left out: {error}")
+                self.missing[str(error)] = self.missing.get(str(error), 0) + len(own)
+                continue
             seconds = time.monotonic() - started
-            done.append({"case": case, "seed": SEED, **outcome, "seconds": seconds, "versions": versions()})
-            write(self._log, "".join(json.dumps(run) + "\n" for run in done).encode())
-        return [run for case in cases for run in done if run["case"] == case]
+            facts = {"device": device(), "seconds": seconds, "versions": versions()}
+            facts |= {"trained_together": len(own)} if len(own) > 1 else {}
+            for case, outcome in zip(own, outcomes, strict=True):
+                done.append({"case": case, "seed": SEED, **outcome, **facts})
+                self._append(done[-1])
+        found = [run for case in cases for run in _of(case, done)]
+        good = [run for run in found if "failed" not in run]
+        for run in found:
+            if "failed" in run:
+                self._notes.append(f"Failed: {_words([run['case']])}: {run['failed']}")
+        n_missing = sum(not _of(case, done) for case in cases)
+        if n_missing:
+            why = "".join(f" {n:,} since {reason}" for reason, n in self.missing.items())
+            self._notes.append(f"{n_missing:,} of {len(cases):,} runs are missing.{why}")
+        n_slowed = sum(bool(run.get("met_not_finite")) for run in good)
+        if n_slowed:
+            self._notes.append(
+                f"{n_slowed:,} of {len(good):,} runs met values that are not finite, and went on with more jitter and "
+                "half the rate."
+            )
+        if not good:
+            if self.was_interrupted:
+                raise KeyboardInterrupt
+            raise DataError(" ".join(self.missing or self._notes))
+        return good
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def write_table(self, text: str) -> None:
-        """The table in Markdown, shown as well."""
+        """The table in Markdown, shown as well, with what is missing."""
         path = self.folder / f"{self.level}.md"
+        text = "\n".join([text.rstrip("\n"), *(f"\n{note}" for note in self._notes), ""])
         write(path, text.encode())
         self.say(text)
         self.say(f"Wrote {path}.")
@@ -79,6 +122,51 @@ class Study:
                 figure.savefig(new, dpi=150, format=kind)
             self.say(f"Wrote {path}.")
         plt.close(figure)
+
+    def _read(self) -> list[dict[str, Any]]:
+        """The runs in the log; a last line that was cut off is taken away."""
+        if not self._log.exists():
+            return []
+        lines = self._log.read_text(encoding="utf-8").splitlines()
+        runs = []
+        for i, line in enumerate(lines):
+            try:
+                runs.append(json.loads(line))
+                _ = runs[-1]["case"]
+            except (ValueError, TypeError, KeyError):
+                if i < len(lines) - 1:
+                    raise DataError(
+                        f"line {i + 1} of {self._log} is not a run; take it away, or name another folder with --out."
+                    ) from None
+                self.say(f"The last line of {self._log} was cut off, and is taken away.")
+                write(self._log, "".join(f"{line}\n" for line in lines[:-1]).encode())
+                return runs[:i]
+        return runs
+
+    def _append(self, run: dict[str, Any]) -> None:
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(run) + "\n")
+            log.flush()
+            os.fsync(log.fileno())
+
+
+def attempt(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What comes out of a run, or that it failed."""
+    try:
+        return compute()
+    except NumericalError as error:
+        return {"failed": str(error)}
+
+
+def device() -> str:
+    """What computes: a GPU, or so many cores of a processor."""
+    if jax.default_backend() != "cpu":
+        kind: str = jax.devices()[0].device_kind
+        return kind
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{n_cores()} cores of {names[0] if names else platform.machine()}"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -99,8 +187,17 @@ def beside(ours: float, paper: float | None, digits: int = 3) -> tuple[str, str]
     return ("", "") if paper is None else (f"{paper:g}", f"{ours - paper:+.{digits}f}")
 
 
-def _words(case: Case) -> str:
-    return " · ".join(str(value) for value in case.values() if isinstance(value, str | int))
+def _of(case: Case, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of a case: one, or one for each device where logs were put together."""
+    return [run for run in runs if run["case"] == case]
+
+
+def _words(cases: Sequence[Case]) -> str:
+    """What the cases have in common; a stand-in goes by its name."""
+    first = cases[0].items()
+    shared = [v for key, v in first if key != "stand_in" and all(case.get(key) == v for case in cases)]
+    words = " · ".join(str(value) for value in shared if isinstance(value, str | int))
+    return f"{words} · {len(cases)} at once" if len(cases) > 1 else words
 
 
 def _time_left(start: float, n_done: int, n: int) -> str:

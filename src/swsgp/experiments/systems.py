@@ -1,6 +1,5 @@
 """Data, models and scores of the experiments, the same for all of them."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,16 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
-from swsgp.data.sets import STAND_INS, is_stand_in, load_set
-from swsgp.experiments.study import SEED
+from swsgp.data.sets import STAND_INS, is_stand_in, load_set, set_or_stand_in
+from swsgp.errors import NumericalError
+from swsgp.experiments.study import SEED, Case
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.settings import Settings
 from swsgp.fit.stopping import Report
 from swsgp.gp.active import Active
 from swsgp.gp.covariances import Covariance, Matern52
 from swsgp.gp.likelihoods import Bernoulli, Gaussian, Likelihood
-from swsgp.gp.model import SparseGP, create
+from swsgp.gp.model import JITTER, SparseGP, create
 from swsgp.gp.prediction import Predictor
 from swsgp.metrics import PAPER_SHIFT, class_scores, coverage, rmse
 
@@ -65,9 +65,15 @@ def fold(name: str, number: int, n_folds: int, max_rows: int | None = None) -> F
     )
 
 
-def label(name: str) -> str:
+def of_set(asked: str) -> Case:
+    """The part of a case that says on which data it is: a set of the paper, or what stands for it."""
+    name = set_or_stand_in(asked)
+    return {"data": name, "stand_in": STAND_INS[name]} if is_stand_in(name) else {"data": name}
+
+
+def label(case: Case) -> str:
     """A data set's name, and that it is not the paper's where it is not."""
-    return f"{name} (stand-in: {STAND_INS[name]})" if is_stand_in(name) else name
+    return f"{case['data']} (stand-in: {case['stand_in']})" if "stand_in" in case else str(case["data"])
 
 
 def untrained(
@@ -103,20 +109,28 @@ def sparse(
     """Train a model of the engine; the settings are the paper's where not given."""
     options: dict[str, Any] = {"active_prediction": predict_with, "nearest_by": nearest_by, "placement": placement}
     model = untrained(data, active, n_inducing, form=form, covariance=covariance, **options)
-    return train_fold(data, model, Settings.paper(progress=True, **settings), callback)
+    return trained(model, data.x, data.y, Settings.paper(progress=True, **settings), callback)
 
 
-def train_fold(
-    data: Fold,
+def trained(
     model: SparseGP,
+    x: np.ndarray,
+    y: np.ndarray,
     settings: Settings,
     callback: Callable[[Report, SparseGP], bool | None] | None = None,
 ) -> Trained:
-    """Train a model on the rows of a fold; an interruption goes on from here."""
-    trained = train(model, data.x, data.y, settings, callback=callback)
-    if trained.reason == "interrupted":
+    """Train a model to the end, or not at all."""
+    found = train(model, x, y, settings, callback=callback)
+    if found.reason == "interrupted":
         raise KeyboardInterrupt
-    return trained
+    if found.reason == "not finite":
+        raise NumericalError(f"training met values that are not finite after {found.steps:,} steps, and gave up.")
+    return found
+
+
+def how_it_went(model: SparseGP) -> dict[str, bool]:
+    """What is to be told of a training that did not go straight on; see `swsgp.fit.loop`."""
+    return {"met_not_finite": True} if float(model.jitter) > 1.01 * JITTER[model.precision] else {}
 
 
 def score(data: Fold, predictor: Predictor | BaselinePredictor) -> dict[str, float]:
@@ -142,27 +156,20 @@ def main_score(scores: dict[str, float]) -> str:
 
 
 class Curve:
-    """A callback of training that scores the model on the test rows now and then, at times that double.
-
-    The time that scoring takes is not counted.
-    """
+    """A callback of training that scores the model on the test rows now and then, less and less often."""
 
     def __init__(self, data: Fold, first: float):
         self.points: list[dict[str, float]] = []
-        self._data, self._next, self._spent = data, first, 0.0
+        self._data, self._next = data, first
 
     def __call__(self, report: Report, model: SparseGP) -> None:
-        seconds = report.seconds - self._spent
-        if seconds < self._next:
-            return
-        started = time.monotonic()
-        self._add(report.step, seconds, model)
-        self._next = 1.5 * seconds
-        self._spent += time.monotonic() - started
+        if report.seconds >= self._next:
+            self._add(report.step, report.seconds, model)
+            self._next = 1.5 * report.seconds
 
     def end(self, trained: Trained) -> dict[str, float]:
         """The scores at the end."""
-        return self._add(trained.steps, trained.seconds - self._spent, trained.model)
+        return self._add(trained.steps, trained.seconds, trained.model)
 
     def _add(self, step: int, seconds: float, model: SparseGP) -> dict[str, float]:
         scores = score(self._data, Predictor(model))
