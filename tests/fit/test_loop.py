@@ -156,6 +156,21 @@ def test_tables_of_about_the_same_length_share_a_compiled_program():
             assert len(compiled) == before
 
 
+def test_dispatches_grow_however_long_one_takes_that_does_nothing(monkeypatch):
+    """As copying the state does, where it is large."""
+    steps = loop.run_steps
+
+    def slow(*arguments):
+        time.sleep(0.1)
+        return steps(*arguments)
+
+    monkeypatch.setattr(loop, "run_steps", slow)
+    monkeypatch.setattr(loop, "_CHUNK_SECONDS", 0.01)
+    x, y = wave()
+    trained = train(model_for(x), x, y, Settings(steps=2000))
+    assert max(np.diff([report.step for report in trained.history])) >= 256
+
+
 def test_training_stops_when_the_time_is_up():
     x, y = wave()
     trained = train(model_for(x), x, y, Settings(steps=10**9, time_budget=2.0))

@@ -115,6 +115,21 @@ def test_a_row_that_was_not_active_for_a_million_steps_is_at_rest(rng):
     assert np.isfinite(place_of(again)).all()
 
 
+def test_momentum_builds_up_after_very_many_steps_as_after_a_few(rng):
+    """In float32, which has no odd numbers beyond 2²⁴."""
+    settings = Settings(steps=10**9, schedule="constant")
+    found = []
+    for start in (1000, (1 << 24) + 3, 10**9):
+        rows = Rows.start(q_of(np.zeros((M, 2), np.float32)), *reach(settings, 0, 1))
+        rows = eqx.tree_at(lambda r: r.step, rows, rows.step + start)
+        for i in range(10):
+            rows = moved(rows, jnp.arange(M), np.ones((M, 2), np.float32), reach(settings, start + i + 1, 1)[0])
+        found.append(rows.moving(jnp.arange(M)).first)
+    np.testing.assert_allclose(found[0], 0.9 * (1 - 0.9**10), rtol=1e-4)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
 def test_the_reach_of_a_step_is_the_same_number_wherever_a_dispatch_begins():
     whole = reach(SETTINGS, 0, 64)
     for first, n_steps in ((0, 1), (1, 1), (5, 13), (37, 27)):
@@ -233,7 +248,7 @@ def test_a_step_does_nothing_to_all_rows_but_write_the_active_ones():
     traced = steps.trace(*arguments)
     assert made_in_a_loop(traced.jaxpr.jaxpr, ODD_SIZE) == {"scatter", "scatter-add"}
     text = traced.lower().compile().as_text()
-    assert f"f32[{ODD_SIZE},9]" in text.split("\nENTRY ")[0]
+    assert f"f32[{ODD_SIZE},10]" in text.split("\nENTRY ")[0]
     assert copied_in_a_loop(text, ODD_SIZE) == []
 
 

@@ -20,7 +20,7 @@ from swsgp import (
     bound,
 )
 from swsgp.data.stores import Store
-from swsgp.errors import SettingError
+from swsgp.errors import NumericalError, SettingError
 from swsgp.fit import solve, system
 from swsgp.fit.solve import maximise
 from swsgp.fit.solve_parts import maximise_parts, parts_of
@@ -66,6 +66,14 @@ def test_rows_that_come_in_parts_have_the_same_solution(float64, rng, tmp_path, 
     found = maximise_parts(model, parts_of(store, model), kl_scale)
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-5, atol=1e-8)
+
+
+def test_a_system_that_is_not_one_of_numbers_is_an_error_not_the_prior(float64, rng, tmp_path):
+    model, _, x, y, _ = solved(rng, "gaussian")
+    made = build(model, x)
+    made.a.data[7] = np.nan
+    with pytest.raises(NumericalError, match="comes to no finite number; look for extreme values"):
+        maximise(made, model.likelihood, np.asarray(model.offset), y, 1.0)
 
 
 def with_landmarks(model, places):

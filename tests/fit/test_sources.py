@@ -67,7 +67,7 @@ def test_every_row_comes_up_once_in_an_epoch_but_for_what_fills_no_batch(tmp_pat
     for epoch in range(2):
         step, own = epoch * n_steps, []
         while step < (epoch + 1) * n_steps:
-            window = source.window(step, 10**9, None, x[:5])
+            window = source.window(step, 10**9, None, x[:5], print)
             assert window.has(step)
             n = window.stop - step
             own += [np.asarray(window.x)[batch] for batch in source.batches(step, n)]
@@ -118,7 +118,7 @@ def test_neighbours_are_kept_beside_their_part_until_the_metric_changes(tmp_path
     for stop in (1000, 2000):
         step = 0
         while step < 4 * (store.n_rows // 64):
-            window = source.window(step, stop, Matern52([1.0, 1.0]), x[:50])
+            window = source.window(step, stop, Matern52([1.0, 1.0]), x[:50], print)
             step = window.stop
         source._thread.submit(lambda: None).result()
     assert sorted(searched) == [0, 0, 1, 1]

@@ -25,7 +25,7 @@ def test_most_of_the_nearest_are_found_nearest_first_and_the_share_is_said(point
     true = Search(z, factors)(x, 20)
     monkeypatch.setattr(nearest, "_MIN_APPROXIMATE", 1)
     with pytest.warns(FitWarning, match=r"4,000 inducing inputs .* 9\d\.\d%|100\.0%"):
-        found = Search(z, factors, approximate=True)(x, 20)
+        found = Search(z, factors, n_approximate=len(x))(x, 20)
     assert found.dtype == np.int32
     assert found.shape == true.shape
     assert recall(found, true) > approximate.LEAST_RECALL - 0.02
@@ -39,7 +39,7 @@ def test_lists_that_hold_too_few_are_made_up_for(rng):
     z = rng.normal(size=(500, 30)).astype("float32")
     z[0] = 100.0
     with pytest.warns(FitWarning, match="approximately"):
-        found = approximate.nearest_few(z, z, 15)
+        found = approximate.Lists(z)(z, 15)
     assert found.min() >= 0
     assert found[0, 0] == 0
     assert all(len(set(row)) == 15 for row in found)
@@ -50,7 +50,7 @@ def test_predictions_and_short_searches_are_exact(points):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exact = Search(z, np.ones(30))(x, 5)
-        np.testing.assert_array_equal(Search(z, np.ones(30), approximate=True)(x, 5), exact)
+        np.testing.assert_array_equal(Search(z, np.ones(30), n_approximate=len(x))(x, 5), exact)
 
 
 def test_without_the_library_the_search_is_exact_and_one_line_says_so(points, monkeypatch):
@@ -61,10 +61,10 @@ def test_without_the_library_the_search_is_exact_and_one_line_says_so(points, mo
     approximate.is_installed.cache_clear()
     try:
         with pytest.warns(FitWarning, match=r"swsgp\[faiss\]"):
-            found = Search(z, np.ones(30), approximate=True)(x, 5)
+            found = Search(z, np.ones(30), n_approximate=len(x))(x, 5)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            again = Search(z, np.ones(30), approximate=True)(x, 5)
+            again = Search(z, np.ones(30), n_approximate=len(x))(x, 5)
         np.testing.assert_array_equal(found, exact)
         np.testing.assert_array_equal(again, exact)
     finally:

@@ -24,7 +24,6 @@ from swsgp import (
     RationalQuadratic,
     create,
 )
-from swsgp.errors import FitWarning
 from swsgp.gp.model import with_precision
 from swsgp.ops import fused, native
 from swsgp.ops.local import inverse_factor, local_terms_diagonal
@@ -261,25 +260,15 @@ def test_covariances_without_a_simple_form_say_so():
         assert covariance.simple(3) is None
 
 
-def test_missing_operations_are_said_once(monkeypatch):
-    monkeypatch.setattr(native, "_native", None)
-    native.is_available.cache_clear()
-    try:
-        with pytest.warns(FitWarning, match="not built"):
-            assert not native.is_available()
-        assert not native.is_available()
-    finally:
-        native.is_available.cache_clear()
-
-
-def test_wrong_numbers_are_noticed(monkeypatch):
-    monkeypatch.setattr(native, "inverse_factors", lambda k: jnp.zeros_like(k))
-    native.is_available.cache_clear()
-    try:
-        with pytest.warns(FitWarning, match="wrong numbers"):
-            assert not native.is_available()
-    finally:
-        native.is_available.cache_clear()
+@pytest.mark.parametrize("smallest", [0.0, -1.0, np.inf, np.nan])
+def test_variances_that_have_no_logarithm_are_noticed(rng, smallest):
+    """The bound of a step is then not a number, or infinite, and the step is taken back."""
+    x, z, mean, variance = problem(rng, 20, 8, 1, np.float32)
+    variance = variance.at[3, 2].set(smallest)
+    simple = with_precision(COVARIANCES[0], "float32").simple(3)
+    kl = np.asarray(fused.local_terms(x, z, simple.packed(0.0, 1e-3), mean, variance, simple.kinds).kl)
+    assert np.isfinite(np.delete(kl, 3)).all()
+    assert not np.isfinite(kl[3])
 
 
 def test_many_threads_at_once(rng):

@@ -80,12 +80,13 @@ def test_boxes_leave_out_nothing_and_break_ties_by_index(rng, dtype, level):
     try:
         z = rng.integers(0, 12, size=(3001, 3)).astype(dtype)
         x = rng.integers(-2, 14, size=(130, 3)).astype(dtype)
-        found = native.Tree(z).nearest(x, 40)
+        found, n_looked_at = native.Tree(z).nearest(x, 40)
     finally:
         native._native.set_level(best)
     far = ((x[:, None] - z[None]) ** 2).sum(-1)
     expected = np.lexsort((np.broadcast_to(np.arange(3001), far.shape), far), axis=1)[:, :40]
     np.testing.assert_array_equal(found, expected)
+    assert 130 * 40 <= n_looked_at < 130 * 3001
 
 
 @pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
@@ -95,7 +96,7 @@ def test_boxes_refuse_what_does_not_fit():
         tree.nearest(np.zeros((3, 2)), 6)
     with pytest.raises(ValueError, match="fit together"):
         tree.nearest(np.zeros((3, 3)), 2)
-    assert tree.nearest(np.full((1, 2), np.nan), 2).tolist() == [[0, 0]]
+    assert tree.nearest(np.full((1, 2), np.nan), 2)[0].tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize(("m", "n"), [(5, 5), (1000, 1), (1000, 15), (1023, 7), (4096, 64)])

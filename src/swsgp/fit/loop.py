@@ -37,10 +37,10 @@ from swsgp.gp.covariances import Covariance
 from swsgp.gp.model import SparseGP
 from swsgp.shapes import precision_scope
 
-# One dispatch holds at most so many steps, and aims at this many seconds. It begins with a copy of the state, whose
-# time grows with M.
+# One dispatch holds at most so many steps, and aims at this many seconds, or at so many times what it takes without
+# any: it begins with a copy of the state, which grows with M.
 _MAX_CHUNK = 4096
-_CHUNK_SECONDS = 0.3
+_CHUNK_SECONDS, _TIMES_OVERHEAD = 0.3, 15.0
 # A step that turns non-finite is tried again with ten times the jitter, up to a limit, and half the rate, at most
 # this often in one place.
 MAX_RETRIES = 6
@@ -213,6 +213,8 @@ class _Run:
         self.bad_step, self.n_retries, self.first_jitter = -1, 0, fixed.jitter
         self.warned = False
         self.history: list[Report] = []
+        shown = settings.progress and processes.is_first()
+        self.bar = ProgressBar(settings.steps, shown, settings.time_budget)
         self.clock = Clock()
         self.snapshot, self.n_saved = self._snapshot(), 0
 
@@ -235,10 +237,10 @@ class _Run:
 
     def _run(self) -> Reason:
         clock, first_step = self.clock, self.now.step
-        n_steps = 1  # The first dispatch compiles; the ones after it tell how long a step takes.
+        # The first dispatch compiles; the ones after it tell how long a step takes.
+        n_steps, overhead = 1, 0.0
         reason = reason_to_stop(self.settings, self.now.step, clock.seconds, self.held_out)
-        shown = self.settings.progress and processes.is_first()
-        with ProgressBar(self.settings.steps, shown, self.settings.time_budget) as bar:
+        with self.bar as bar:
             while True:
                 reason, n_steps = self._agreed(reason, n_steps)
                 if reason is not None:
@@ -251,12 +253,13 @@ class _Run:
                 if bad_step is not None:
                     reason = self._step_back(bad_step)
                     continue
-                self.before, self.now = self.now, self._moved(outcome.state, self.now.step + n_steps)
+                self._move(outcome.state, self.now.step + n_steps)
                 mean_bound = float(outcome.bounds) / n_steps
-                per_step = (clock.seconds - started) / n_steps
-                n_steps = (
-                    max(1, min(2 * n_steps, int(_CHUNK_SECONDS / per_step))) if self.now.step > first_step + 1 else 16
-                )
+                if self.now.step > first_step + 1:
+                    per_step = max((clock.seconds - started - overhead) / n_steps, 1e-9)
+                    n_steps = max(1, min(2 * n_steps, int(max(_CHUNK_SECONDS, _TIMES_OVERHEAD * overhead) / per_step)))
+                else:
+                    n_steps, overhead = 16, self._overhead()
                 report = Report(self.now.step, clock.seconds, mean_bound, self._score())
                 self.history.append(report)
                 bar.update(report)
@@ -308,8 +311,19 @@ class _Run:
             best_model=None if held is None else held.best_model,
         )
 
-    def _moved(self, state: State, step: int) -> _Anchor:
-        return _Anchor(step, state, self.now.fixed, self.now.rate_factor)
+    def _move(self, state: State, step: int) -> None:
+        """Go on from a state after a dispatch."""
+        self.before, self.now = self.now, _Anchor(step, state, self.now.fixed, self.now.rate_factor)
+        if self.before.step >= _KEEPS_START:
+            self.start = self.before
+
+    def _overhead(self) -> float:
+        """Seconds that a dispatch takes without any steps."""
+        if self.now.step >= self.settings.steps:
+            return 0.0
+        started = self.clock.seconds
+        self._first_bad_step(self._steps(self.now, 0), 0)
+        return self.clock.seconds - started
 
     def _steps_to_next_event(self) -> tuple[int, ...]:
         events = [self.settings.steps - self.now.step, self._window_at(self.now.step).stop - self.now.step]
@@ -330,8 +344,12 @@ class _Run:
             stop = min(self.refresh_at, self.settings.steps)
             # Both may be large: one is let go before the other comes.
             self.window = None
-            self.window = self.source.window(step, stop, self.metric, np.asarray(self.now.fixed.inducing))
+            inducing = np.asarray(self.now.fixed.inducing)
+            self.window = self.source.window(step, stop, self.metric, inducing, self._report_search)
         return self.window
+
+    def _report_search(self, share: float) -> None:
+        self.bar.say(f"step {self.now.step:,} · finding the nearest inducing inputs of all rows, {share:.0%} done")
 
     def _score(self) -> float | None:
         if self.held_out is None:
@@ -349,8 +367,8 @@ class _Run:
 
     def _steps(self, start: _Anchor, n_steps: int) -> Outcome:
         window = self._window_at(start.step)
-        batches = self.source.batches(start.step, n_steps)
-        batches = np.pad(batches, ((0, self.chunk - n_steps), (0, 0)))
+        batches = self.source.batches(start.step, max(n_steps, 1))
+        batches = np.pad(batches, ((0, self.chunk - len(batches)), (0, 0)))
         dtype = window.x.dtype
         rates, next_reach = start.rate_factor * self.settings.rates(start.step, self.chunk), None
         if start.state.rows is not None:
@@ -381,7 +399,7 @@ class _Run:
         if self.n_retries == 1:
             self.first_jitter = self.now.fixed.jitter
         self.bad_step = max(bad_step, self.bad_step)
-        anchors = [self.before, self.now] if self.before.step >= _KEEPS_START else [self.start, self.before, self.now]
+        anchors = [self.start, self.before, self.now]
         good_step = max(bad_step - (1 << (self.n_retries - 1)), anchors[0].step)
         from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
         n_steps = good_step - from_here.step

@@ -209,7 +209,7 @@ def learn(
 def other_rows(metric: Covariance, x: np.ndarray, batches: np.ndarray, n: int) -> np.ndarray:
     """The n nearest other rows of each row of the batches."""
     rows, place = np.unique(batches, return_inverse=True)
-    found = SearchInducing(metric, x, approximate=True)(x[rows], n + 1)
+    found = SearchInducing(metric, x, n_approximate=len(rows))(x[rows], n + 1)
     own = found == rows[:, None]
     # Rows that repeat may leave no place for the row itself; then the last one goes.
     own[~own.any(axis=1), -1] = True

@@ -1,10 +1,12 @@
 """The table of active sets of all training rows, for inducing inputs that do not move."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.covariances import Covariance
-from swsgp.memory import check_memory
+from swsgp.memory import check_device_memory, check_memory
 
 # Lengthscales move little in the first steps, so the first refresh after the start is at this step.
 FIRST_REFRESH = 64
@@ -20,29 +22,42 @@ def last_refresh(step: int) -> int:
     return 0 if step < FIRST_REFRESH else 1 << (step.bit_length() - 1)
 
 
+# Rows whose neighbours are found at once.
+_AT_ONCE = 1 << 17
+
+
 class NeighbourTable:
-    """Nearest inducing inputs of training rows in the metric learned so far.
+    """Nearest inducing inputs of training rows in the metric learned so far, and rows of 0 up to some length.
 
     Only the rows that come up before the next refresh are searched: a short run on a long table never pays for
     rows that it does not see.
     """
 
-    def __init__(self, x: np.ndarray, n_neighbors: int):
+    def __init__(self, x: np.ndarray, n_neighbors: int, length: int | None = None):
+        length = len(x) if length is None else length
+        what = f"the table of n_neighbors={n_neighbors} neighbours of {len(x):,} rows"
+        advice, n_bytes = "lower n_neighbors, or use fewer rows", 4.0 * length * n_neighbors
         # Here, and where the steps are taken.
-        check_memory(
-            f"the table of n_neighbors={n_neighbors} neighbours of {len(x):,} rows",
-            8.0 * len(x) * n_neighbors,
-            "lower n_neighbors, or use fewer rows",
-        )
-        self.table = np.zeros((len(x), n_neighbors), dtype=np.int32)
+        check_memory(what, 2.0 * n_bytes, advice)
+        check_device_memory(what, n_bytes, advice)
+        self.table = np.zeros((length, n_neighbors), dtype=np.int32)
         self._x = x
 
-    def refresh(self, metric: Covariance, inducing: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The table with these rows up to date; rows outside them may be out of date."""
+    def refresh(
+        self,
+        metric: Covariance,
+        inducing: np.ndarray,
+        rows: np.ndarray,
+        report: Callable[[float], None] = lambda share: None,
+    ) -> np.ndarray:
+        """The table with these rows up to date; others may be out of date. Reports the share that is done."""
         # Sorted, each once; sorting takes far longer than this.
         is_asked = np.zeros(len(self._x), dtype=bool)
         is_asked[rows.ravel()] = True
         rows = np.flatnonzero(is_asked)
-        search = SearchInducing(metric, inducing, approximate=True)
-        self.table[rows] = search(self._x[rows], self.table.shape[1])
+        search = SearchInducing(metric, inducing, n_approximate=len(rows))
+        for start in range(0, len(rows), _AT_ONCE):
+            report(start / len(rows))
+            some = rows[start : start + _AT_ONCE]
+            self.table[some] = search(self._x[some], self.table.shape[1])
         return self.table

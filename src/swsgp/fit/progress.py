@@ -54,8 +54,15 @@ class ProgressBar:
             facts += f" · held-out {self._score:.4f}"
         done = max(of_steps, of_time)
         self._bar.update(self._task, completed=done, facts=facts)
-        due = time.monotonic() - self._last_line >= _LINE_EVERY or report.step == self._n_steps
-        if self._shown and not self._console.is_terminal and due:
+        self._print(f"{facts} · {max(0.0, seconds / done - seconds):.0f} s left", report.step == self._n_steps)
+
+    def say(self, text: str) -> None:
+        """Show what goes on between steps."""
+        self._bar.update(self._task, facts=text)
+        self._print(text, False)
+
+    def _print(self, text: str, is_last: bool) -> None:
+        due = time.monotonic() - self._last_line >= _LINE_EVERY
+        if self._shown and not self._console.is_terminal and (due or is_last):
             self._last_line = time.monotonic()
-            left = max(0.0, seconds / done - seconds)
-            self._console.print(f"{facts} · {left:.0f} s left", highlight=False)
+            self._console.print(text, highlight=False)

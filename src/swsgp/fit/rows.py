@@ -20,6 +20,8 @@ of the first steps, whose bias corrections change fast. It shows where gradients
 of the other neighbours of a row that is itself an inducing input: Adam moves them as far as any, by mere rounding.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,7 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 _RHO = BETA_1 / BETA_2**0.5
 # Steps after which nothing of a momentum is left: ρ^400 = 6e-19.
 _HORIZON = 400
+_PART = 1 << 20
 
 
 def reach(settings: Settings, first: int, n_steps: int) -> np.ndarray:
@@ -64,7 +67,7 @@ class Rows(eqx.Module):
 
     `packed` has for the mean and log_std of each row, P = 2Q columns, the resting place, the first and the second
     moment after the last step in which it was active, the sum of the gradients of a step, 0 between two of them, and
-    the number of that last step: 4P + 1 columns next to one another, so that a row is one place in memory.
+    the number of that last step in two parts: 4P + 2 columns next to one another, so that a row is one place in memory.
     """
 
     packed: Float[Array, "M C"]
@@ -76,9 +79,10 @@ class Rows(eqx.Module):
         """Before the first step."""
         place = jnp.concatenate([q.mean, q.log_std], axis=1)
         # Any step will do as the last of rows that do not move; 1 - β₂⁰ would be 0.
-        last = jnp.ones_like(place[:, :1])
+        first = jnp.ones((), jnp.int32)
+        last = jnp.broadcast_to(_parts(first, place.dtype), (len(place), 2))
         packed = jnp.concatenate([jnp.pad(place, ((0, 0), (0, 3 * place.shape[1]))), last], axis=1)
-        return cls(packed, jnp.ones((), jnp.int32), jnp.asarray(reach, place.dtype))
+        return cls(packed, first, jnp.asarray(reach, place.dtype))
 
     def moving(self, index: Int[Array, " A"]) -> Moving:
         """Some rows, brought up to date."""
@@ -96,7 +100,7 @@ class Rows(eqx.Module):
         first = rows.first + (1 - BETA_1) * total
         second = rows.second + (1 - BETA_2) * total**2
         rest = rows.place - self.reach * _direction(first, second, self.step)
-        last = jnp.broadcast_to(self.step.astype(rest.dtype), (len(rest), 1))
+        last = jnp.broadcast_to(_parts(self.step, rest.dtype), (len(rest), 2))
         packed = packed.at[index].set(jnp.concatenate([rest, first, second, jnp.zeros_like(rest), last], axis=1))
         return Rows(packed, self.step + 1, next_reach)
 
@@ -110,9 +114,9 @@ class Rows(eqx.Module):
     def _up_to_date(self, packed: Float[Array, "A C"]) -> Moving:
         n = packed.shape[1] // 4
         rest, first, second, _, last = jnp.split(packed, [n, 2 * n, 3 * n, 4 * n], axis=1)
-        n_steps = self.step.astype(rest.dtype) - last
+        n_steps = _whole(_parts(self.step, rest.dtype) - last)
         to_go = self.reach * _power(_RHO, n_steps)
-        place = rest + to_go * _direction(first, second, last)
+        place = rest + to_go * _direction(first, second, _whole(last))
         return Moving(place, _power(BETA_1, n_steps) * first, _power(BETA_2, n_steps) * second)
 
 
@@ -120,6 +124,15 @@ class Rows(eqx.Module):
 def all_rows(rows: Rows) -> Diagonal:
     """q(u) as it is now."""
     return rows._up_to_date(rows.packed).variational
+
+
+def _parts(step: Int[Array, ""], dtype: Any) -> Float[Array, " 2"]:
+    """The number of a step in two, which float32 has exactly where it does not have the whole."""
+    return jnp.stack([step // _PART, step % _PART]).astype(dtype)
+
+
+def _whole(parts: Float[Array, "*A 2"]) -> Float[Array, "*A 1"]:
+    return _PART * parts[..., :1] + parts[..., 1:]
 
 
 def _direction(first: Array, second: Array, step: Array) -> Array:

@@ -34,7 +34,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from swsgp import processes
 from swsgp.arrays import to_power_of_two
-from swsgp.errors import FitWarning
+from swsgp.errors import FitWarning, NumericalError
 from swsgp.fit.system import System
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
 from swsgp.ops.compiled import jit
@@ -177,7 +177,7 @@ def maximise(
     start = _prior(system, likelihood.n_latent) if start is None else start
     now = _look(system, likelihood, offset, y, kl_scale, start)
     omega, omega_t = np.zeros_like(now.omega), np.zeros_like(now.omega)
-    bounds = [now.bound]
+    bounds = [checked_bound(now.bound)]
     for _ in range(MAX_PASSES):
         rate, ahead = 1.0, None
         if system.shared:
@@ -199,6 +199,15 @@ def maximise(
         if isinstance(likelihood, Gaussian) or gain < ENOUGH * system.n_rows:
             break
     return replace(now.solution, bounds=tuple(bounds))
+
+
+def checked_bound(bound: float) -> float:
+    """The bound before the first step, which tells a system that is not one of numbers."""
+    if not np.isfinite(bound):
+        raise NumericalError(
+            "solving for q(u) comes to no finite number; look for extreme values, or raise the noise or the jitter."
+        )
+    return bound
 
 
 def _prior(system: System, n_latent: int) -> Solution:

@@ -18,10 +18,10 @@ from swsgp import processes
 from swsgp.arrays import power_of_two_below, to_power_of_two
 from swsgp.data.stores import Store
 from swsgp.fit import solve
-from swsgp.fit.solve import Solution, conjugate_gradients, derivatives
-from swsgp.fit.system import SparseSum, blocks, n_neighbors_of, sum_of_blocks
+from swsgp.fit.solve import Solution, checked_bound, conjugate_gradients, derivatives
+from swsgp.fit.system import SparseSum, blocks, n_neighbors_of, n_prior_numbers, sum_of_blocks
 from swsgp.gp.active import SearchInducing
-from swsgp.gp.likelihoods import Gaussian
+from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import SparseGP, prepared
 from swsgp.memory import check_memory
 
@@ -34,7 +34,7 @@ Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 def parts_of(store: Store, model: SparseGP) -> Callable[[], Iterator[Part]]:
     """Passes over a store; neighbours are found in the first one, and kept on disk for the others."""
     n = n_neighbors_of(model)
-    search = SearchInducing(model.metric, np.asarray(model.inducing), approximate=True)
+    search = SearchInducing(model.metric, np.asarray(model.inducing), n_approximate=store.n_rows)
     found: set[int] = set()
 
     def one_pass() -> Iterator[Part]:
@@ -96,15 +96,19 @@ class _Weighted:
         return _Weighted(np.nan, upper, self.targets + rate * (other.targets - self.targets))
 
 
+def check_parts(n_rows: int, n_inducing: int, n_neighbors: int, likelihood: Likelihood) -> None:
+    """Whether there is memory for the sums over so many rows."""
+    n_matrices = 2 if isinstance(likelihood, Gaussian) else 2 + 5 * likelihood.n_latent
+    check_memory(
+        f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,} and n_neighbors={n_neighbors}",
+        12.0 * n_matrices * n_prior_numbers(n_rows, n_inducing, n_neighbors),
+        "lower one of them",
+    )
+
+
 def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_scale: float) -> Solution:
     """The maximum of the bound over q; `solve.maximise` says how."""
     n_inducing, n_latent = np.shape(model.variational.mean)
-    n_matrices = 2 if isinstance(model.likelihood, Gaussian) else 2 + 5 * n_latent
-    check_memory(
-        f"solving for q(u) with n_inducing={n_inducing:,} and n_neighbors={n_neighbors_of(model)}",
-        12.0 * n_matrices * 16 * n_inducing * n_neighbors_of(model),
-        "lower one of them",
-    )
     model, offset, likelihood = prepared(model), np.asarray(model.offset), model.likelihood
     prior = _Prior(SparseSum(n_inducing), np.zeros(n_inducing))
     if isinstance(likelihood, Gaussian):
@@ -118,7 +122,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
     prior.end()
     solution = _start(prior, n_latent)
     now = _sums(model, offset, one_pass(), solution)
-    bounds = [_bound(prior, now, solution, kl_scale)]
+    bounds = [checked_bound(_bound(prior, now, solution, kl_scale))]
     at = _Weighted(np.nan, [0.0 * upper for upper in now.upper], np.zeros_like(now.targets))
     for _ in range(solve.MAX_PASSES):
         rate, ahead = 1.0, None

@@ -20,9 +20,9 @@ from swsgp.fit.neighbour_likelihood import Hyper, Rows, Run
 from swsgp.fit.progress import ProgressBar
 from swsgp.fit.settings import Settings
 from swsgp.fit.solve import Solution, log_scores, maximise
-from swsgp.fit.solve_parts import maximise_parts, parts_of
+from swsgp.fit.solve_parts import check_parts, maximise_parts, parts_of
 from swsgp.fit.stopping import Clock, Reason, Report
-from swsgp.fit.system import build
+from swsgp.fit.system import build, check_solving
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.inducing import starting_inputs
@@ -105,6 +105,12 @@ def train_by_solving(
     inputs and all but q(u) come.
     """
     clock = Clock()
+    for form in forms:
+        n_own = -(-(len(x) if store is None else store.n_rows) // processes.count())
+        if store is None:
+            check_solving(n_own, form.n_inducing, form.n_neighbors, form.n_landmarks)
+        else:
+            check_parts(n_own, form.n_inducing, form.n_neighbors, model.likelihood)
     rows, held = np.arange(len(x)), np.arange(0)
     if n_held_out:
         rows, held = split_held_out(len(x), n_held_out / len(x), settings.seed)

@@ -1,6 +1,7 @@
 """Where the rows of a step come from: arrays in memory, or parts on disk, one after the other."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -62,7 +63,9 @@ class InMemory:
             self._place[own] = np.arange(len(own))
             x, y = x[own], y[own]
         self._x, self._y = self._on_devices(x), self._on_devices(y)
-        self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors)
+        # That of one device goes there as it is.
+        length = self._length if self.shards.n_devices == 1 else None
+        self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors, length)
 
     def batches(self, first: int, n_steps: int) -> np.ndarray:
         """The rows of some consecutive steps: for each device of this process, numbers among its own."""
@@ -70,8 +73,10 @@ class InMemory:
         starts = np.concatenate([[0], self._ends[:-1]]).astype(np.int32)
         return (own - starts[:, None]).reshape(n_steps, -1)
 
-    def window(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
-        """From some step on, with neighbours in this metric until the step `stop`."""
+    def window(
+        self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray, report: Callable[[float], None]
+    ) -> Window:
+        """From some step on, with neighbours in this metric until the step `stop`; reports how far their search is."""
         if self._table is None or metric is None:
             return Window(0, NEVER, self._x, self._y, None)
         # From the last search on, wherever a run goes on from, so that it finds what it had found; and a step that has
@@ -84,7 +89,9 @@ class InMemory:
             if stop - first < n_steps_of_epoch
             else np.arange(self._ends[-1], dtype=np.int32)
         )
-        return Window(0, stop, self._x, self._y, self._on_devices(self._table.refresh(metric, inducing, rows)))
+        table = self._table.refresh(metric, inducing, rows, report)
+        on_devices = self.shards.split(table) if self.shards.n_devices == 1 else self._on_devices(table)
+        return Window(0, stop, self._x, self._y, on_devices)
 
     def _own(self, first: int, n_steps: int) -> np.ndarray:
         """The rows of some consecutive steps that this process has, as numbers among its own."""
@@ -114,6 +121,8 @@ class OnDisk:
         of_devices = store.sizes.reshape(len(store.sizes), -1, self.shards.lanes).sum(axis=2)
         self._longest = int(of_devices.max())
         self._found: dict[int, int] = {}
+        # The search in the metric of the steps before some step.
+        self._search: tuple[int, SearchInducing] | None = None
         self._thread = ThreadPoolExecutor(1)
         self._next: tuple[tuple[int, int], Future[Window]] | None = None
 
@@ -129,8 +138,13 @@ class OnDisk:
             columns.append(rows.reshape(n_steps, self._of_lane))
         return np.concatenate(columns, axis=1).astype(np.int32)
 
-    def window(self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray) -> Window:
-        """From some step on to the end of its part, with neighbours in this metric until the step `stop`."""
+    def window(
+        self, step: int, stop: int, metric: Covariance | None, inducing: np.ndarray, report: Callable[[float], None]
+    ) -> Window:
+        """From some step on to the end of its part, with neighbours in this metric until the step `stop`.
+
+        The search of one part takes too little time for a report.
+        """
         _, _, first, last = self._place(step)
         waiting, self._next = self._next, None
         # Also where it is not what is wanted: two loads at once would write to the same file.
@@ -157,7 +171,10 @@ class OnDisk:
             if self._found.get(part) == stop:
                 found = self._store.kept(part, self._n_neighbors)
             else:
-                found = SearchInducing(metric, inducing, approximate=True)(x, self._n_neighbors)
+                if self._search is None or self._search[0] != stop:
+                    self._search = None
+                    self._search = stop, SearchInducing(metric, inducing, n_approximate=self.n_rows)
+                found = self._search[1](x, self._n_neighbors)
                 self._store.keep(part, found)
                 self._found[part] = stop
             neighbours = self._on_devices(part, found)

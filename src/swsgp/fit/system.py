@@ -87,6 +87,27 @@ class System:
         return r, self.a.T @ r
 
 
+def check_solving(n_rows: int, n_inducing: int, n_neighbors: int, n_landmarks: int) -> None:
+    """Whether there is memory for a system of so many rows."""
+    # The weights and their squares, the features, the prior part twice while it is added up, and a block of rows.
+    a_block = min(MAX_BLOCKS, n_rows * n_neighbors * max(n_neighbors, n_landmarks))
+    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 4 * a_block
+    n_numbers += 2 * n_prior_numbers(n_rows, n_inducing, n_neighbors)
+    check_memory(
+        f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,}, n_neighbors={n_neighbors} and "
+        f"n_landmarks={n_landmarks}",
+        12.0 * n_numbers,
+        "lower one of them",
+    )
+
+
+def n_prior_numbers(n_rows: int, n_inducing: int, n_neighbors: int) -> int:
+    """About how many numbers the upper triangle of Σ K⁻¹ has, at most."""
+    # Measured for normal points of 8 to 15 columns: 7 H in each row for as many rows as inducing points, 27 H for many.
+    a_row = (8 if n_rows <= 2 * n_inducing else 28) * n_neighbors
+    return min(n_rows * n_neighbors * (n_neighbors + 1) // 2, n_inducing * min(a_row, n_inducing))
+
+
 def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) -> System:
     """One pass over the rows, in blocks, for a model whose rows have active sets of their own.
 
@@ -94,15 +115,8 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) ->
     """
     n_rows, n_inducing, n_neighbors = len(x), len(model.inducing), n_neighbors_of(model)
     n_landmarks = 0 if model.landmarks is None else len(model.landmarks.inputs)
-    # The weights and their squares, the features, and the prior part, whose rows have several times H numbers.
-    n_numbers = n_rows * (3 * n_neighbors + 2 * n_landmarks) + 16 * n_inducing * n_neighbors + 4 * MAX_BLOCKS
-    check_memory(
-        f"solving for q(u) with {n_rows:,} rows, n_inducing={n_inducing:,}, n_neighbors={n_neighbors} and "
-        f"n_landmarks={n_landmarks}",
-        12.0 * n_numbers,
-        "lower one of them",
-    )
-    search = SearchInducing(model.metric, np.asarray(model.inducing), approximate=True)
+    check_solving(n_rows, n_inducing, n_neighbors, n_landmarks)
+    search = SearchInducing(model.metric, np.asarray(model.inducing), n_approximate=n_rows)
     index = np.sort(search(x, n_neighbors), axis=1)
     model = prepared(model)
     seen = np.zeros((n_rows, 0))

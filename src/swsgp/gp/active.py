@@ -97,10 +97,10 @@ def active_set(
 class SearchInducing:
     """As `nearest_inducing`, from the host, for any number of points in bounded memory; see `Search`."""
 
-    def __init__(self, metric: Covariance, z: np.ndarray, *, approximate: bool = False):
+    def __init__(self, metric: Covariance, z: np.ndarray, *, n_approximate: int = 0):
         self._metric, self._z = metric, z
         factors = _factors(metric, n_columns=z.shape[1])
-        self._search = None if factors is None else Search(z, np.asarray(factors), approximate=approximate)
+        self._search = None if factors is None else Search(z, np.asarray(factors), n_approximate=n_approximate)
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""

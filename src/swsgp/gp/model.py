@@ -16,7 +16,7 @@ from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.likelihoods import Likelihood
 from swsgp.gp.variational import Diagonal, Full, Variational
-from swsgp.memory import check_memory
+from swsgp.memory import check_device_memory, check_memory
 from swsgp.ops import fused, native
 from swsgp.ops.compiled import jit
 from swsgp.ops.fused import Conditionals
@@ -27,6 +27,8 @@ from swsgp.shapes import Array, Float, Int, Scalar, check_precision, precision_s
 T = TypeVar("T")
 # Rounding makes the factor of a float32 matrix with H = 100 fail under about 1e-6 times its diagonal.
 JITTER = {"float32": 1e-5, "float64": 1e-8}
+# The rows of a larger L do not begin at a place that 32 bits can name.
+_MAX_FULL = 46_340
 # Inputs that say how large the prior variance is.
 _MAX_LOOKED_AT = 256
 
@@ -221,6 +223,22 @@ def _mean_variance(covariance: Covariance, x: Array) -> Array:
     return jnp.mean(covariance.diagonal(x))
 
 
+def _check_size(n_inducing: int, n_latent: int, covariance_form: str, itemsize: int) -> None:
+    """Whether training can hold q(u): its numbers and Adam's two moments before, during and after a dispatch."""
+    if covariance_form == "diag":
+        what, n_numbers, advice = f"n_inducing={n_inducing:,}", 3 * n_inducing * (8 * n_latent + 2), "lower it"
+    elif n_inducing > _MAX_FULL:
+        raise SettingError(
+            f"a full S takes at most {_MAX_FULL:,} inducing points, got {n_inducing:,}; take a diagonal S."
+        )
+    else:
+        # And their gradient.
+        what, n_numbers = f"a full S of n_inducing={n_inducing:,}", 10 * n_latent * n_inducing**2 // 2
+        advice = "lower n_inducing, or take a diagonal S"
+    check_memory(f"training {what}", float(itemsize * n_numbers), advice)
+    check_device_memory(f"training {what}", float(itemsize * n_numbers), advice)
+
+
 def create(
     x: np.ndarray,
     covariance: Covariance,
@@ -279,10 +297,7 @@ def create(
     for metric in (covariance, nearest_by):
         if metric is not None:
             check_columns(metric, z.shape[1])
-    if covariance_form == "full":
-        # The numbers, their gradient, and the optimiser's moments.
-        n_bytes = 4 * np.dtype(precision).itemsize * likelihood.n_latent * n_inducing**2 / 2
-        check_memory(f"a full S of n_inducing={n_inducing:,}", n_bytes, "lower n_inducing, or take a diagonal S")
+    _check_size(n_inducing, likelihood.n_latent, covariance_form, np.dtype(precision).itemsize)
     covariance, likelihood, nearest_by = with_precision((covariance, likelihood, nearest_by), precision)
     with precision_scope(precision):
         dtype = jnp.dtype(precision)

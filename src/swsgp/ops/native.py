@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -14,13 +15,26 @@ from scipy import sparse
 from swsgp.errors import FitWarning
 from swsgp.shapes import Array, Float, Int
 
-try:
-    from swsgp.ops import _native  # type: ignore[attr-defined]
-except ImportError:
-    _native = None
-else:
-    for _name, _handler in _native.operations().items():
-        jax.ffi.register_ffi_target(f"swsgp_{_name}", _handler, platform="cpu")
+
+def _loaded() -> tuple[Any, str]:
+    """The operations, known to JAX, or why there are none."""
+    if find_spec("swsgp.ops._native") is None:
+        return None, "were not built when swsgp was installed, which takes a C++ compiler"
+    try:
+        from swsgp.ops import _native  # type: ignore[attr-defined]
+
+        for name, handler in _native.operations().items():
+            jax.ffi.register_ffi_target(f"swsgp_{name}", handler, platform="cpu")
+    except (ImportError, jax.errors.JaxRuntimeError) as error:
+        return None, f"could not be loaded ({_first_line(error)})"
+    return _native, ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+_native, _TROUBLE = _loaded()
 
 # Larger matrices are worth LAPACK's blocks.
 MAX_SIZE = 128
@@ -41,10 +55,12 @@ def is_available() -> bool:
     """Whether the operations are there and work on the device in use; says so once if they should and do not."""
     if jax.default_backend() != "cpu":
         return False
-    if _native is None:
-        trouble = "were not built when swsgp was installed, which takes a C++ compiler"
-    else:
-        trouble = "" if _works() else "give wrong numbers on this machine"
+    trouble = _TROUBLE
+    if _native is not None:
+        try:
+            trouble = "" if _works() else "give wrong numbers on this machine"
+        except jax.errors.JaxRuntimeError as error:
+            trouble = f"do not work on this machine ({_first_line(error)})"
     if trouble:
         warnings.warn(f"the compiled operations {trouble}: the plain ones are used, and are slower.", FitWarning, 3)
     return not trouble
@@ -61,10 +77,27 @@ def add_gpu_kernel(name: str, function: int, launch: int, n_threads: int, shared
 
 
 def _works() -> bool:
+    """A factor; terms and their gradient where k = e⁻¹, K = 1, m = 2 and S = 0.25; and the nearest of three points."""
     root = np.tril(np.arange(1.0, 26.0).reshape(5, 5))
+    one = np.ones((1, 1))
+    theta = np.array([1.0, 0, 1, 0, 0, 0, 0, 0, 0])
+
+    def all_of_them(k: Array, *given: Array) -> tuple[Array, ...]:
+        x, z, theta, _, variance, g = given
+        shapes: list[tuple[int, ...]] = [(1, 1), (1, 1), (1,), (n_saved(1, 1, 1, np.float32),)]
+        f_mean, f_variance, kl, saved = call("forward", shapes, *given[:-1], kinds=1)
+        shapes = [(1, 1, 1), (1, 1, 1), (1, 9), (0,), (0,)]
+        d_mean = call("backward", shapes, x, z, theta, variance, saved, g, 0 * g, 0 * g[0], kinds=1)[0]
+        return inverse_factors(k[None])[0], f_mean, f_variance, kl, d_mean
+
+    given = (root @ root.T, 0 * one, one[None], theta, 2 * one[None], 0.25 * one[None], one)
     with jax.ensure_compile_time_eval():
-        found = np.asarray(inverse_factors(jnp.asarray((root @ root.T)[None], jnp.float32)))[0]
-    return bool(np.allclose(found, np.linalg.inv(root), rtol=1e-2, atol=1e-3))
+        found, *terms = jax.jit(all_of_them)(*(jnp.asarray(part, jnp.float32) for part in given))
+        expected = [2 * np.exp(-1), 1 - 0.75 * np.exp(-2), 0.5 * (0.25 + 4 - 1 - np.log(0.25)), np.exp(-1)]
+        is_right = np.allclose(found, np.linalg.inv(root), rtol=1e-2, atol=1e-3)
+        is_right &= np.allclose([float(part.ravel()[0]) for part in terms], expected, rtol=1e-4)
+    nearest, _ = Tree(np.array([[0.0], [2.0], [3.0]])).nearest(np.array([[1.8]]), 2)
+    return bool(is_right and _knows_one_point() and nearest.tolist() == [[1, 2]])
 
 
 @cache
@@ -131,12 +164,15 @@ class Tree:
         self._points = np.ascontiguousarray(points)
         self._tree = _native.tree(self._points, *points.shape)
 
-    def nearest(self, queries: np.ndarray, n: int) -> np.ndarray:
-        """int32 indices of the n nearest points to each query, nearest first; ties go to the lower index."""
+    def nearest(self, queries: np.ndarray, n: int) -> tuple[np.ndarray, int]:
+        """int32 indices of the n nearest points to each query, nearest first; ties go to the lower index.
+
+        And how many points were looked at for all queries together.
+        """
         found = np.empty((len(queries), n), dtype=np.int32)
         queries = np.ascontiguousarray(queries, self._points.dtype)
-        _native.nearest(self._tree, queries, found, len(queries), n, n_cores())
-        return found
+        n_looked_at = int(_native.nearest(self._tree, queries, found, len(queries), n, n_cores()))
+        return found, n_looked_at
 
 
 def sum_of_blocks(

@@ -15,6 +15,11 @@ from swsgp.shapes import Array, Float, Int
 
 # Measured on two CPU cores: with more columns than this, looking at all points is faster than boxes, or a tree.
 _BOXES_MAX_COLUMNS, _TREE_MAX_COLUMNS = 24, 10
+# With fewer it depends on the points: so many queries say how many are looked at in boxes. That takes longer for each
+# of them than looking at all does, or less where boxes of so many bytes stay in a cache.
+_N_SAMPLE, _LOOK_IN_BOXES, _LOOK_IN_SMALL_BOXES, _SMALL_BOXES = 256, 2.5, 0.75, 8 << 20
+# Queries that are searched for at once in boxes, after which an interruption is noticed.
+_AT_ONCE = 1 << 17
 # Boxes on the CPU beat a GPU that looks at all points from so many points on, times CPU cores, and up to so many
 # columns: an H200 takes 16 ps for each pair, a core 70 µs for each search.
 _BOXES_MIN_POINTS, _BOXES_BESIDE_GPU_MAX_COLUMNS = 5_000_000, 10
@@ -23,8 +28,9 @@ _MAX_ON_HOST = 1 << 21
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
-# So many products, about a minute's work for two cores, are worth an approximate search, where one is allowed.
-_MIN_APPROXIMATE = 2e12
+# So many numbers to be looked at, about a minute's work for two cores, are worth an approximate search, where one is
+# allowed; a point counts for so many at least.
+_MIN_APPROXIMATE, _LEAST_A_POINT = 5e11, 16
 # Scores held at once by a search for many points: 64 MB in float32 on a CPU, 2 GB on other devices, whose many cores
 # want that much work at a time.
 _MAX_SCORES = {"cpu": 1 << 24, "other": 1 << 29}
@@ -86,11 +92,13 @@ class Search:
     """As `nearest`, from the host for any number of points: in boxes or a tree on a CPU, in blocks on a GPU, beside
     which the host looks for very many points, in boxes, and for very few.
 
-    All are exact, but for a long search on a CPU where `approximate` allows less, and FAISS is there.
+    All are exact, but for a long search on a CPU that may be approximate, which is one for `n_approximate` queries in
+    all calls together, where FAISS is there.
     """
 
-    def __init__(self, z: np.ndarray, factors: np.ndarray, *, approximate: bool = False):
-        self._z, self._factors, self._approximate = z, factors, approximate
+    def __init__(self, z: np.ndarray, factors: np.ndarray, *, n_approximate: int = 0):
+        self._z, self._factors, self._n_approximate = z, factors, n_approximate
+        self._looks: float | None = None
         self._on_cpu = jax.default_backend() == "cpu"
         self._has_boxes = native.works_on_host() and z.shape[1] <= _BOXES_MAX_COLUMNS
         are_many = len(z) * native.n_cores() >= _BOXES_MIN_POINTS
@@ -102,13 +110,36 @@ class Search:
         if not on_host:
             z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
             return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
-        if self._has_boxes:
-            return self._boxes.nearest(self._in_units(x), n)
-        if x.shape[1] > _TREE_MAX_COLUMNS:
+        if self._is_long(x, n) and approximate.is_installed():
+            return self._lists(self._in_units(x), n)
+        if self._has_boxes and self._looks_in_boxes(x, n) <= len(self._z):
+            parts = (x[start : start + _AT_ONCE] for start in range(0, len(x), _AT_ONCE))
+            return np.concatenate([self._boxes.nearest(self._in_units(part), n)[0] for part in parts])
+        if self._has_boxes or x.shape[1] > _TREE_MAX_COLUMNS:
             return self._among_all(self._in_units(x), n)
         # Starting threads takes longer than finding the neighbours of a few points.
         workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
         return np.asarray(self._tree.query(self._in_units(x), k=np.arange(1, n + 1), workers=workers)[1], np.int32)
+
+    def _is_long(self, x: np.ndarray, n: int) -> bool:
+        if not self._n_approximate:
+            return False
+        looks = len(self._z) if not self._has_boxes else min(len(self._z), self._looks_in_boxes(x, n))
+        return self._n_approximate * looks * max(x.shape[1], _LEAST_A_POINT) >= _MIN_APPROXIMATE
+
+    def _looks_in_boxes(self, x: np.ndarray, n: int) -> float:
+        """How many points are looked at for one query, as many of all as take as long; 0 for a few queries."""
+        if self._looks is None and len(x) < _N_SAMPLE:
+            return 0.0
+        if self._looks is None:
+            some = x[:: len(x) // _N_SAMPLE][:_N_SAMPLE]
+            weight = _LOOK_IN_SMALL_BOXES if self._z.nbytes <= _SMALL_BOXES else _LOOK_IN_BOXES
+            self._looks = weight * self._boxes.nearest(self._in_units(some), n)[1] / len(some)
+        return self._looks
+
+    @cached_property
+    def _lists(self) -> approximate.Lists:
+        return approximate.Lists(self._scaled)
 
     @cached_property
     def _centre(self) -> np.ndarray:
@@ -136,9 +167,6 @@ class Search:
         return native.Tree(self._in_units(self._z).astype(self._z.dtype))
 
     def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
-        is_long = len(x) * self._z.size >= _MIN_APPROXIMATE
-        if self._approximate and is_long and approximate.is_installed():
-            return approximate.nearest_few(x, self._scaled, n)
         if len(x) * len(self._z) >= _MIN_BLOCKWISE:
             search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(self._scaled)
             return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)

@@ -1,4 +1,8 @@
 #if defined(__x86_64__)
+// What other files have, too, is for any machine.
+#include <cmath>
+
+#include "terms.hpp"
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), apply_to = function)
 #else

@@ -1,4 +1,4 @@
-#include "gpu.hpp"
+#include "module.hpp"
 
 #include <cstdint>
 #include <functional>

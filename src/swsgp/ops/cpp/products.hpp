@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <thread>
 #include <vector>
+
+#include "threads.hpp"
 
 namespace swsgp {
 
@@ -17,10 +18,7 @@ void sum_over_parts(const std::vector<int64_t>& cuts, int64_t size, double* out,
   for (int64_t part = 1; part < n_parts; ++part) others[part].assign(size, 0.0);
   std::fill_n(out, size, 0.0);
   const auto work = [&](int64_t part) { task(cuts[part], cuts[part + 1], part == 0 ? out : others[part].data()); };
-  std::vector<std::thread> threads;
-  for (int64_t part = 1; part < n_parts; ++part) threads.emplace_back(work, part);
-  work(0);
-  for (auto& thread : threads) thread.join();
+  on_threads(n_parts, work);
   for (int64_t part = 1; part < n_parts; ++part)
     for (int64_t j = 0; j < size; ++j) out[j] += others[part][j];
 }

@@ -20,21 +20,13 @@ struct Candidate {
   }
 };
 
-template <typename T>
-inline bool any(typename Simd<T>::I mask) {
-  int64_t bits = 0;
-  typedef int64_t Words __attribute__((vector_size(VECTOR_BYTES), may_alias));
-  const Words words = reinterpret_cast<const Words&>(mask);
-  for (int w = 0; w < VECTOR_BYTES / 8; ++w) bits |= words[w];
-  return bits != 0;
-}
-
 // The k nearest so far, and some that were near when they came.
 template <typename T>
 struct Nearest {
   std::vector<Candidate<T>>& found;
   int64_t k;
   T limit = std::numeric_limits<T>::infinity();
+  int64_t n_looked_at = 0;
 
   // Finding the limit takes longer than a few that turn out to be too far; the first limit comes as soon as it can.
   void shrink_now_and_then() {
@@ -67,6 +59,7 @@ void scan(const Tree<T>& tree, int64_t leaf, const T* query, Nearest<T>& nearest
     for (int l = 0; l < kLanes<T>; ++l)
       if (distance[l] <= nearest.limit && index[i + l] >= 0) nearest.found.push_back({distance[l], index[i + l]});
   }
+  nearest.n_looked_at += kLeaf;
   nearest.shrink_now_and_then();
 }
 
@@ -108,9 +101,10 @@ void look(const Tree<T>& tree, int64_t level, int64_t group, const T* query, Nea
     level == 0 ? scan(tree, near[i].index, query, nearest) : look(tree, level - 1, near[i].index, query, nearest);
 }
 
-// Indices of the k nearest points to a query, nearest first; ties go to the lower index.
+// Indices of the k nearest points to a query, nearest first; ties go to the lower index. Gives how many points were
+// looked at.
 template <typename T>
-void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out) {
+int64_t nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out) {
   thread_local std::vector<Candidate<T>> found;
   found.clear();
   Nearest<T> nearest{found, k};
@@ -119,6 +113,7 @@ void nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* out
   std::sort(found.begin(), found.end());
   // A query that is not a number has no neighbours; what is computed with any is not a number either.
   for (int64_t i = 0; i < k; ++i) out[i] = i < static_cast<int64_t>(found.size()) ? found[i].index : 0;
+  return nearest.n_looked_at;
 }
 
 // Places of the n largest of `size` scores, largest first; ties go to the lower place, and what is not a number is left

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace swsgp {
 namespace ISA {
@@ -40,6 +41,14 @@ inline V root(V a) {
   return r;
 }
 
+template <typename T>
+inline bool any(typename Simd<T>::I mask) {
+  int64_t bits = 0;
+  typedef int64_t Words __attribute__((vector_size(VECTOR_BYTES), may_alias));
+  const Words words = reinterpret_cast<const Words&>(mask);
+  for (int w = 0; w < VECTOR_BYTES / 8; ++w) bits |= words[w];
+  return bits != 0;
+}
 
 // exp(x) for x <= 0, to about one unit in the last place; what would be denormal is 0.
 inline Simd<float>::V exp_negative(Simd<float>::V x) {
@@ -96,8 +105,17 @@ struct LogOfProduct {
   using I = typename Simd<T>::I;
   V mantissa = splat<T>(1);
   I exponent = I{};
+  // Logarithms of factors that have none, or a mantissa of another form.
+  V others = V{};
 
   void times(V value) {
+    const I plain = (value >= std::numeric_limits<T>::min()) & (value <= std::numeric_limits<T>::max());
+    if (any<T>(~plain))
+      for (int l = 0; l < kLanes<T>; ++l)
+        if (!plain[l]) {
+          others[l] += std::log(value[l]);
+          value[l] = 1;
+        }
     constexpr int bits = sizeof(T) == 4 ? 23 : 52;
     constexpr decltype(I{}[0] + 0) bias = sizeof(T) == 4 ? 127 : 1023;
     mantissa *= value;
@@ -110,7 +128,7 @@ struct LogOfProduct {
   V log() const {
     V result;
     for (int l = 0; l < kLanes<T>; ++l) result[l] = std::log(mantissa[l]) + T(0.69314718055994530942) * T(exponent[l]);
-    return result;
+    return result + others;
   }
 };
 

@@ -82,7 +82,7 @@ struct Kernels {
                    int64_t first, char* scratch);
   void (*system)(const Sizes&, const Theta<T>&, const Inputs<T>&, const System<T>&, int64_t first, char* scratch);
   void (*inverse_factor)(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t first, char* scratch);
-  void (*nearest)(const Tree<T>&, const T* query, int64_t k, int32_t* out);
+  int64_t (*nearest)(const Tree<T>&, const T* query, int64_t k, int32_t* out);
   void (*largest)(const T* scores, int64_t size, int64_t n, int32_t* out);
 };
 
