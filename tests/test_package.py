@@ -47,7 +47,7 @@ ALLOWED = {
         "evaluation",
     }
     | {"facts", "report", "shapes", "yardsticks", "processes"},
-    "experiments": {"errors", "data", "gp", "fit", "baselines", "files", "metrics", "plots", "serialization"},
+    "experiments": {"errors", "data", "ops", "gp", "fit", "baselines", "files", "metrics", "plots", "serialization"},
     "demo": {"data", "files", "fit", "gp", "metrics", "plots"},
     "streams": {"errors", "data", "estimators"},
     "cli": {"streams", "errors", "files", "data", "serialization", "estimators", "demo", "experiments", "fit", ""}

@@ -25,8 +25,9 @@ from swsgp import (
     create,
 )
 from swsgp.gp.model import with_precision
+from swsgp.gp.variational import Full
 from swsgp.ops import fused, native
-from swsgp.ops.local import inverse_factor, local_terms_diagonal
+from swsgp.ops.local import inverse_factor, local_terms_diagonal, local_terms_full, log_det
 
 pytestmark = pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
 
@@ -56,11 +57,20 @@ def problem(rng, n_points, n_active, n_latent, dtype=np.float64):
     return [jnp.asarray(part, dtype) for part in (x, z, mean, variance)]
 
 
+def with_covariances(rng, given):
+    """The same problem where u has covariances, (B, Q, H, H)."""
+    x, z, mean, _ = given
+    (n_points, n_active, n_latent), dtype = mean.shape, mean.dtype
+    roots = 0.3 * rng.normal(size=(n_points, n_latent, n_active, n_active + 2))
+    return [x, z, mean, jnp.asarray(roots @ roots.swapaxes(2, 3), dtype)]
+
+
 def plain(covariance, x, z, mean, variance, jitter):
     def one(x, z, mean, variance):
         k = covariance.matrix(z, z)
         k = k + jitter * jnp.mean(jnp.diagonal(k)) * jnp.eye(len(z), dtype=k.dtype)
-        return local_terms_diagonal(k, covariance.matrix(z, x[None]), covariance.diagonal(x[None]), mean, variance)
+        given = k, covariance.matrix(z, x[None]), covariance.diagonal(x[None]), mean, variance
+        return local_terms_diagonal(*given) if variance.ndim == 2 else local_terms_full(*given, log_det(variance))
 
     f_mean, f_variance, kl = jax.vmap(one)(x, z, mean, variance)
     return f_mean[:, 0], f_variance[:, 0], kl
@@ -96,13 +106,45 @@ def test_terms_and_gradients_equal_the_plain_ones(float64, rng, covariance):
         assert_alike(value_and_gradients(compiled, covariance, *given), expected)
 
 
+@pytest.mark.parametrize("sizes", [(11, 5, 1), (3, 18, 2), (1, 1, 3), (20, 4, 1)])
+def test_terms_and_gradients_with_a_full_s_equal_the_plain_ones(float64, rng, sizes):
+    covariance = with_precision(COVARIANCES[1], "float64")
+    given = (*with_covariances(rng, problem(rng, *sizes)), jnp.asarray(1e-3))
+    expected = jax.jit(value_and_gradients, static_argnums=0)(plain, covariance, *given)
+    assert_alike(value_and_gradients(compiled, covariance, *given), expected)
+
+
+@pytest.mark.parametrize(("n", "n_active", "n_latent"), [(1, 1, 1), (7, 7, 2), (100, 5, 1), (200, 17, 3)])
+def test_products_of_rows_of_a_root_equal_the_plain_ones(float64, rng, monkeypatch, n, n_active, n_latent):
+    """Rows that several points have, and more columns than are taken at a time."""
+    q = Full.start(n, n_latent, 0.5)
+    q = jax.tree.map(lambda part: jnp.asarray(rng.normal(size=part.shape)), q)
+    index = jnp.asarray(np.stack([rng.permutation(n)[:n_active] for _ in range(9)]))
+    weights = jnp.asarray(rng.normal(size=(9, n_latent, n_active, n_active)))
+
+    def value_and_gradient(q):
+        return jax.value_and_grad(lambda q: jnp.sum(weights * jnp.sin(q.of_points(index))))(q)
+
+    ours = q.of_points(index), value_and_gradient(q)
+    monkeypatch.setattr(native, "is_available", lambda: False)
+    assert_alike(ours, (q.of_points(index), value_and_gradient(q)))
+
+
 def test_every_instruction_set_gives_the_same(float64, rng, level):
     covariance = with_precision(COVARIANCES[1], "float64")
     given = (*problem(rng, 9, 6, 2), jnp.asarray(1e-3))
-    expected = value_and_gradients(compiled, covariance, *given)
+    with_all = (*with_covariances(rng, given[:4]), given[4])
+    q = Full(jnp.zeros((90, 1)), jnp.asarray(rng.normal(size=(90, 1))), jnp.asarray(rng.normal(size=(1, 32, 128))))
+    index = jnp.asarray(rng.integers(0, 90, size=(9, 6)))
+
+    def everything():
+        gradient = jax.grad(lambda q: jnp.sum(jnp.sin(q.of_points(index))))(q)
+        return gradient, *(value_and_gradients(compiled, covariance, *one) for one in (given, with_all))
+
+    expected = everything()
     for number in range(native._native.level() + 1):
         level(number)
-        assert_alike(value_and_gradients(compiled, covariance, *given), expected)
+        assert_alike(everything(), expected)
     with pytest.raises(ValueError, match="instruction set"):
         level(3)
 

@@ -102,16 +102,15 @@ class SparseGP(eqx.Module):
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
         seen = self.seen_from(x)
         q, simple = self.variational, None
-        if index.ndim > 1 and isinstance(q, Diagonal) and self.landmarks is None:
+        if index.ndim > 1 and self.landmarks is None:
             simple = self.covariance.simple(self.inducing.shape[1])
-            simple = fused.usable(simple, index.shape[1], q.mean.shape[1], x.dtype)
+            simple = fused.usable(simple, index.shape[1], q.mean.shape[1], x.dtype, has_all=isinstance(q, Full))
         if index.ndim == 1:
             mean, variance, kl = self.group_terms(x, index, seen)
-        elif simple is not None and isinstance(q, Diagonal):
+        elif simple is not None:
             theta = simple.packed(0.0, self.jitter)
-            mean, variance, kl = fused.local_terms(
-                x, self.inducing[index], theta, q.mean[index], q.variance(index), simple.kinds
-            )
+            given = x, self.inducing[index], theta, q.mean[index], q.of_points(index)
+            mean, variance, kl = fused.local_terms(*given, simple.kinds)
             kl = jnp.mean(kl)
         else:
             mean, variance, kl = jax.vmap(self.group_terms)(x[:, None, :], index, seen[:, None, :])

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from swsgp.ops import native
 from swsgp.ops.compiled import one_at_a_time
 from swsgp.ops.local import (
     LocalTerms,
@@ -20,6 +21,7 @@ from swsgp.ops.local import (
     marginals_diagonal,
 )
 from swsgp.ops.products import gram, product
+from swsgp.ops.roots import products
 from swsgp.shapes import Array, Float, Int
 
 Index = Int[Array, " H"]
@@ -34,6 +36,10 @@ class Variational(eqx.Module):
     @abc.abstractmethod
     def covariance(self, index: Index) -> Float[Array, "Q H H"]:
         """S restricted to some inducing variables."""
+
+    @abc.abstractmethod
+    def of_points(self, index: Int[Array, "B H"]) -> Float[Array, "B ..."]:
+        """S restricted to the inducing variables of each point: variances (B, H, Q), or covariances (B, Q, H, H)."""
 
     @abc.abstractmethod
     def terms(
@@ -67,6 +73,9 @@ class Diagonal(Variational):
 
     def covariance(self, index: Index) -> Float[Array, "Q H H"]:
         return jax.vmap(jnp.diag, in_axes=1)(self.variance(index))
+
+    def of_points(self, index: Int[Array, "B H"]) -> Float[Array, "B H Q"]:
+        return self.variance(index)
 
     def terms(
         self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]
@@ -113,6 +122,11 @@ class Full(Variational):
 
     def covariance(self, index: Index) -> Float[Array, "Q H H"]:
         return jax.vmap(gram)(self.rows(index))
+
+    def of_points(self, index: Int[Array, "B H"]) -> Float[Array, "B Q H H"]:
+        if not native.is_available():
+            return jax.vmap(self.covariance)(index)
+        return products(self.lower.reshape(len(self.lower), -1), jnp.exp(self.log_diagonal), index)
 
     def terms(
         self, index: Index, k_zz: Float[Array, "H H"], k_zx: Float[Array, "H R"], k_xx: Float[Array, " R"]

@@ -38,13 +38,24 @@ class Simple(NamedTuple):
 
 
 def usable(
-    simple: Simple | None, n_active: int, n_latent: int, dtype: Any, *, has_variance: bool = True
+    simple: Simple | None,
+    n_active: int,
+    n_latent: int,
+    dtype: Any,
+    *,
+    has_variance: bool = True,
+    has_all: bool = False,
 ) -> Simple | None:
-    """The covariance, if `local_terms` is there for it and for these sizes on the device in use."""
+    """The covariance, if `local_terms` is there for it and for these sizes on the device in use.
+
+    Where u has covariances, too, that is a CPU.
+    """
     if simple is None:
         return None
     if jax.default_backend() == "cpu":
         return simple if n_active <= native.MAX_SIZE and native.is_available() else None
+    if has_all:
+        return None
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
     if chosen is not None and getattr(chosen, "platform", chosen) not in ("gpu", "cuda"):
         return None
@@ -58,13 +69,13 @@ def local_terms(
     z: Float[Array, "B H D"],
     theta: Float[Array, " P"],
     mean: Float[Array, "B H Q"],
-    variance: Float[Array, "B S Q"],
+    variance: Float[Array, "B *S"],
     kinds: int,
 ) -> LocalTerms:
     """q(f) of points with active sets of their own, and the KL of each, (B,).
 
-    `theta` is a packed `Simple`. Without a variance, of shape (B, 0, Q), the values `mean` are known: q(f) is then the
-    conditional of f, and the KL means nothing.
+    `theta` is a packed `Simple`. The variance of u is (B, H, Q), or (B, Q, H, H) if it has covariances, too. Without
+    one, of shape (B, 0, Q), the values `mean` are known: q(f) is then the conditional of f, and the KL means nothing.
     """
     return _forward(x, z, theta, mean, variance, kinds)[0]
 

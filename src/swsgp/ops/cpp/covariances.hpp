@@ -114,13 +114,6 @@ void load_inputs(const Theta<T>& theta, const Inputs<T>& in, int64_t first, int6
   load_rows(theta, in.x, first, n_points, 1, 1, tile.columns, tile.x);
 }
 
-template <typename T>
-inline T sum_of_lanes(typename Simd<T>::V v) {
-  T sum = 0;
-  for (int l = 0; l < kLanes<T>; ++l) sum += v[l];
-  return sum;
-}
-
 // Products of the features of one point, in lane l, off its covariances. Here the lanes go along the features.
 template <typename T>
 void take_off_products(const Features<T>& features, int64_t point, int l, Tile<T>& tile, typename Simd<T>::V& k_xx) {

@@ -9,10 +9,21 @@
 
 #include "covariances.hpp"
 #include "factors.hpp"
+#include "roots.hpp"
 #include "search.hpp"
 
 namespace swsgp {
 namespace ISA {
+
+// The covariance of u for one latent function, with 1 on the diagonal of the padding.
+template <typename T>
+void load_covariance(const Inputs<T>& in, int64_t q, int64_t first, int64_t points, Tile<T>& s) {
+  const int64_t n = s.n, padded = s.padded, stride = s.stride;
+  for (int64_t i = 0; i < padded; ++i) {
+    if (i < n) gather(in.variance + (q * n + i) * n, first, points, s.latents * n * n, n, s.matrix + i * stride);
+    for (int64_t j = i < n ? n : 0; j < padded; ++j) s.matrix[i * stride + j] = splat<T>(i == j ? 1 : 0);
+  }
+}
 
 // Points first, ..., first + lanes - 1.
 template <typename T>
@@ -27,7 +38,7 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
   V *mean = memory.take(n * q_n), *variance = memory.take(n * q_n), *results = memory.take(2 * q_n);
   V *a = memory.take(padded), *b = memory.take(padded * q_n), *column = memory.take(padded);
   gather(in.mean, first, points, n * q_n, n * q_n, mean);
-  if (in.variance != nullptr) gather(in.variance, first, points, n * q_n, n * q_n, variance);
+  if (in.variance != nullptr && !in.has_all) gather(in.variance, first, points, n * q_n, n * q_n, variance);
   cholesky(tile);
   LogOfProduct<T> inverse_root;
   for (int64_t i = 0; i < n; ++i) inverse_root.times(tile.inverse_diagonal[i]);
@@ -46,7 +57,21 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
     results[q_n + q] = remainder;
   }
   square(tile);
-  if (in.variance != nullptr) {
+  if (in.has_all) {
+    Tile<T> s = beside(tile, memory);
+    for (int64_t q = 0; q < q_n; ++q) {
+      load_covariance(in, q, first, points, s);
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+          results[q_n + q] += a[i] * a[j] * s.matrix[i * stride + j];
+          twice_kl += tile.matrix[i * stride + j] * s.matrix[i * stride + j];
+        }
+      cholesky(s);
+      LogOfProduct<T> inverse_root_of_s;
+      for (int64_t i = 0; i < n; ++i) inverse_root_of_s.times(s.inverse_diagonal[i]);
+      twice_kl += T(2) * inverse_root_of_s.log();
+    }
+  } else if (in.variance != nullptr) {
     LogOfProduct<T> spread;
     for (int64_t i = 0; i < n; ++i)
       for (int64_t q = 0; q < q_n; ++q) {
@@ -94,8 +119,50 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
   V* root_of_s = tile.other;
   for (int64_t i = 0; i < padded; ++i) c[i] = mixed[i] = root_of_s[i] = V{};
   const bool has_s = in.variance != nullptr;
-  // c = P sum_q S_q a g_v, and the rows of Y = P sqrt(S), so that P S P = Y Y'.
-  if (has_s) {
+  // c = P sum_q S_q a g_v, and matrices whose rows have the products P S P: Y = P sqrt(S) with itself, or Y = P S and P.
+  const V* other_rows = tile.matrix;
+  if (in.has_all) {
+    Tile<T> s = beside(tile, memory);
+    V* weighted = tile.k;
+    const auto p = [&](int64_t i, int64_t j) { return V(precision[i * padded + j]); };
+    Tile<T> sum = beside(tile, memory);
+    for (int64_t i = 0; i < padded; ++i) weighted[i] = V{};
+    std::fill_n(sum.matrix, padded * stride, V{});
+    for (int64_t q = 0; q < q_n; ++q) {
+      load_covariance(in, q, first, points, s);
+      for (int64_t i = 0; i < n; ++i) {
+        V of_a{};
+        for (int64_t j = 0; j < n; ++j) {
+          of_a += s.matrix[i * stride + j] * a[j];
+          sum.matrix[i * stride + j] += s.matrix[i * stride + j];
+        }
+        weighted[i] += of_a * g_variance[q];
+      }
+      cholesky(s);
+      invert(s);
+      square(s);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n; ++j)
+          s.matrix[i * stride + j] = a[i] * a[j] * g_variance[q] + T(0.5) * g_kl * (p(i, j) - s.matrix[i * stride + j]);
+        scatter(s.matrix + i * stride, first, points, q_n * n * n, n, out.variance + (q * n + i) * n);
+      }
+    }
+    for (int64_t i = 0; i < padded; ++i) {
+      c[i] = V{};
+      for (int64_t k = 0; k < padded; ++k) {
+        s.matrix[i * stride + k] = p(i, k);
+        c[i] += p(i, k) * weighted[k];
+      }
+    }
+    for (int64_t i = 0; i < padded; i += 4)
+      for (int64_t j = 0; j < padded; j += kColumns) {
+        V block[4][kColumns] = {};
+        rows_by_rows<T>(block, s.matrix + i * stride, sum.matrix + j * stride, stride, 0, padded);
+        for (int r = 0; r < 4; ++r)
+          for (int k = 0; k < kColumns; ++k) tile.matrix[(i + r) * stride + j + k] = block[r][k];
+      }
+    other_rows = s.matrix;
+  } else if (has_s) {
     gather(in.variance, first, points, n * q_n, n * q_n, variance);
     V* weighted = tile.k;
     for (int64_t i = 0; i < padded; ++i) {
@@ -147,7 +214,7 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
   for (int64_t i0 = 0; i0 < padded; i0 += 4)
     for (int64_t j0 = 0; j0 <= i0 + 3; j0 += kColumns) {
       V block[4][kColumns] = {};
-      if (has_s) rows_by_rows<T>(block, tile.matrix + i0 * stride, tile.matrix + j0 * stride, stride, 0, padded);
+      if (has_s) rows_by_rows<T>(block, tile.matrix + i0 * stride, other_rows + j0 * stride, stride, 0, padded);
       for (int r = 0; r < 4; ++r)
         for (int q = 0; q < kColumns; ++q) {
           const int64_t i = i0 + r, j = j0 + q;
@@ -264,8 +331,8 @@ void inverse_factor(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t fir
 
 template <typename T>
 Kernels<T> kernels() {
-  return {kLanes<T>, scratch_bytes<T>, saved_numbers<T>, forward<T>, backward<T>, system<T>, inverse_factor<T>,
-          nearest_points<T>, largest<T>};
+  return {kLanes<T>,   scratch_bytes<T>,     saved_numbers<T>,  forward<T>,        backward<T>, system<T>, kColumnsOfRoot,
+          products<T>, products_backward<T>, inverse_factor<T>, nearest_points<T>, largest<T>};
 }
 
 template Kernels<float> kernels<float>();

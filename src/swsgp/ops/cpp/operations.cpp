@@ -78,7 +78,8 @@ ffi::Error forward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta,
   const auto shape = z.dimensions();
   const Sizes sizes{shape[0], shape[1], shape[2], mean.dimensions()[2]};
   const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
-  const Inputs<T> in{x.typed_data(), z.typed_data(), mean.typed_data(), data_or_null(variance), {}};
+  const bool has_all = variance.dimensions().size() == 4;
+  const Inputs<T> in{x.typed_data(), z.typed_data(), mean.typed_data(), data_or_null(variance), {}, has_all};
   const Terms<T> out{f_mean->typed_data(), f_variance->typed_data(), kl->typed_data(), saved->typed_data()};
   const auto run = kernels<T>();
   return over_tiles(pool, run, sizes,
@@ -93,7 +94,8 @@ ffi::Error backward(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta
   const auto shape = z.dimensions();
   const Sizes sizes{shape[0], shape[1], shape[2], g_mean.dimensions()[1]};
   const Theta<T> unpacked(theta.typed_data(), sizes.n_columns, kinds);
-  const Inputs<T> in{x.typed_data(), z.typed_data(), nullptr, data_or_null(variance), {}};
+  const bool has_all = variance.dimensions().size() == 4;
+  const Inputs<T> in{x.typed_data(), z.typed_data(), nullptr, data_or_null(variance), {}, has_all};
   const Cotangents<T> g{g_mean.typed_data(), g_variance.typed_data(), g_kl.typed_data(), saved.typed_data()};
   const Derivatives<T> out{d_mean->typed_data(), data_or_null(*d_variance), d_theta->typed_data(),
                            data_or_null(*d_x), data_or_null(*d_z)};
@@ -117,6 +119,40 @@ ffi::Error system(ffi::ThreadPool pool, Array<D> x, Array<D> z, Array<D> theta, 
   const auto run = kernels<T>();
   return over_tiles(pool, run, sizes,
                     [&](int64_t first, char* scratch) { run.system(sizes, unpacked, in, out, first, scratch); });
+}
+
+template <ffi::DataType D>
+ffi::Error products(ffi::ThreadPool pool, Array<D> lower, Array<D> diagonal, Array<ffi::DataType::S32> index,
+                    Result<D> products) {
+  using T = ffi::NativeType<D>;
+  const auto shape = products->dimensions();
+  const Sizes sizes{shape[0], shape[2], 0, shape[1]};
+  const RowsOfRoot<T> rows{lower.typed_data(), diagonal.typed_data(), index.typed_data(), lower.dimensions()[1]};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes);
+  constexpr int64_t kAtOnce = 8;
+  return in_parallel(pool, (sizes.n_points + kAtOnce - 1) / kAtOnce, [&](int64_t t) {
+    for (int64_t i = kAtOnce * t; i < std::min(sizes.n_points, kAtOnce * (t + 1)); ++i)
+      run.products(sizes, rows, i, products->typed_data(), scratch(bytes));
+  });
+}
+
+// Points share rows: each thread has columns of its own.
+template <ffi::DataType D>
+ffi::Error products_backward(ffi::ThreadPool pool, Array<D> lower, Array<D> diagonal, Array<ffi::DataType::S32> index,
+                             Array<D> g, Result<D> d_lower, Result<D> d_diagonal) {
+  using T = ffi::NativeType<D>;
+  const auto shape = g.dimensions();
+  const Sizes sizes{shape[0], shape[2], 0, shape[1]};
+  const RowsOfRoot<T> rows{lower.typed_data(), diagonal.typed_data(), index.typed_data(), lower.dimensions()[1]};
+  const auto run = kernels<T>();
+  std::fill_n(d_lower->typed_data(), d_lower->element_count(), T(0));
+  std::fill_n(d_diagonal->typed_data(), d_diagonal->element_count(), T(0));
+  const int64_t bytes = run.scratch_bytes(sizes), n_columns = diagonal.dimensions()[0], some = run.columns_of_root;
+  return in_parallel(pool, (n_columns + some - 1) / some, [&](int64_t t) {
+    run.products_backward(sizes, rows, g.typed_data(), some * t, d_lower->typed_data(), d_diagonal->typed_data(),
+                          scratch(bytes));
+  });
 }
 
 template <ffi::DataType D>
@@ -156,6 +192,9 @@ ffi::Error largest(ffi::ThreadPool pool, Array<D> scores, int64_t n, Result<ffi:
 #define system_BINDING(D) \
   ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(D) A(D) A(ffi::DataType::S32) A(D).Attr<int64_t>("kinds") R(D) R(D) \
       R(D) R(D)
+#define products_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(ffi::DataType::S32) R(D)
+#define products_backward_BINDING(D) \
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) A(D) A(ffi::DataType::S32) A(D) R(D) R(D)
 #define inverse_factor_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D) R(D)
 #define largest_BINDING(D) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() A(D).Attr<int64_t>("n") R(ffi::DataType::S32)
 
@@ -165,6 +204,10 @@ DEFINE(backward, F32);
 DEFINE(backward, F64);
 DEFINE(system, F32);
 DEFINE(system, F64);
+DEFINE(products, F32);
+DEFINE(products, F64);
+DEFINE(products_backward, F32);
+DEFINE(products_backward, F64);
 DEFINE(inverse_factor, F32);
 DEFINE(inverse_factor, F64);
 DEFINE(largest, F32);
@@ -186,6 +229,9 @@ PyObject* operations(PyObject*, PyObject*) {
   if (add(all, "forward_float32", forward_F32) || add(all, "forward_float64", forward_F64) ||
       add(all, "backward_float32", backward_F32) || add(all, "backward_float64", backward_F64) ||
       add(all, "system_float32", system_F32) || add(all, "system_float64", system_F64) ||
+      add(all, "products_float32", products_F32) || add(all, "products_float64", products_F64) ||
+      add(all, "products_backward_float32", products_backward_F32) ||
+      add(all, "products_backward_float64", products_backward_F64) ||
       add(all, "inverse_factor_float32", inverse_factor_F32) ||
       add(all, "inverse_factor_float64", inverse_factor_F64) || add(all, "largest_float32", largest_F32) ||
       add(all, "largest_float64", largest_F64)) {

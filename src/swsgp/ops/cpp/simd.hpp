@@ -41,6 +41,19 @@ inline V root(V a) {
   return r;
 }
 
+// Halves are added, and halves of these.
+template <typename T, int BYTES = VECTOR_BYTES, typename V = typename Simd<T>::V>
+inline T sum_of_lanes(const V& v) {
+  if constexpr (BYTES == sizeof(T)) {
+    return reinterpret_cast<const T&>(v);
+  } else {
+    typedef T Half __attribute__((vector_size(BYTES / 2), may_alias));
+    const Half* halves = reinterpret_cast<const Half*>(&v);
+    const Half sum = halves[0] + halves[1];
+    return sum_of_lanes<T, BYTES / 2, Half>(sum);
+  }
+}
+
 template <typename T>
 inline bool any(typename Simd<T>::I mask) {
   int64_t bits = 0;

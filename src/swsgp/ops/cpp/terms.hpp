@@ -41,11 +41,13 @@ struct Features {
   int64_t n = 0;
 };
 
-// x (B, D), z (B, H, D), mean and variance of q(u) (B, H, Q); the variance is null where there is none.
+// x (B, D), z (B, H, D), mean of q(u) (B, H, Q), and its variance, alike, or null; if it `has_all` its covariances,
+// these are (B, Q, H, H) in the place of the variance.
 template <typename T>
 struct Inputs {
   const T *x, *z, *mean = nullptr, *variance = nullptr;
   Features<T> features;
+  bool has_all = false;
 };
 
 // mean and variance (B, Q), KL (B) or null, and what the gradient needs, in the order of the tiles.
@@ -59,7 +61,7 @@ struct Cotangents {
   const T *mean, *variance, *kl, *saved;
 };
 
-// mean and variance (B, H, Q), theta (B, 2D + 7), and x (B, D) and z (B, H, D) or both null.
+// mean and variance as they were given, theta (B, 2D + 7), and x (B, D) and z (B, H, D) or both null.
 template <typename T>
 struct Derivatives {
   T *mean, *variance, *theta, *x, *z;
@@ -69,6 +71,16 @@ struct Derivatives {
 template <typename T>
 struct System {
   T *weights, *remainder, *precision, *log_det;
+};
+
+// Some rows of a lower triangular matrix L of each latent function, and products of them. `lower` has the rows under the
+// diagonals one after the other, row i from place i (i - 1) / 2 on, `length` numbers for each of Q matrices; `diagonal`
+// is (M, Q); `index` (B, H) has the rows of each point.
+template <typename T>
+struct RowsOfRoot {
+  const T *lower, *diagonal;
+  const int32_t* index;
+  int64_t length;
 };
 
 // The kernels of one instruction set. Each handles one tile, whose first point it is given.
@@ -81,6 +93,12 @@ struct Kernels {
   void (*backward)(const Sizes&, const Theta<T>&, const Inputs<T>&, const Cotangents<T>&, const Derivatives<T>&,
                    int64_t first, char* scratch);
   void (*system)(const Sizes&, const Theta<T>&, const Inputs<T>&, const System<T>&, int64_t first, char* scratch);
+  // S = L L' of the rows of a point; and some columns, from `begin` on, of the derivatives of all L from those of all S,
+  // to be added up.
+  int64_t columns_of_root;
+  void (*products)(const Sizes&, const RowsOfRoot<T>&, int64_t point, T* products, char* scratch);
+  void (*products_backward)(const Sizes&, const RowsOfRoot<T>&, const T* g, int64_t begin, T* d_lower, T* d_diagonal,
+                            char* scratch);
   void (*inverse_factor)(int64_t n_matrices, int64_t n, const T* k, T* w, int64_t first, char* scratch);
   int64_t (*nearest)(const Tree<T>&, const T* query, int64_t k, int32_t* out);
   void (*largest)(const T* scores, int64_t size, int64_t n, int32_t* out);

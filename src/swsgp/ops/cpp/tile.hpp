@@ -63,10 +63,19 @@ Tile<T> tile_of(const Sizes& sizes, Bump<T>& memory) {
   return tile;
 }
 
+// Another matrix of the size of a tile's.
+template <typename T>
+Tile<T> beside(const Tile<T>& tile, Bump<T>& memory) {
+  Tile<T> other = tile;
+  other.matrix = memory.take(tile.padded * tile.stride);
+  other.inverse_diagonal = memory.take(tile.padded);
+  return other;
+}
+
 template <typename T>
 int64_t scratch_bytes(const Sizes& sizes) {
   const int64_t n = up_to_four(sizes.n_active), d = sizes.n_columns, q = sizes.n_latents;
-  return VECTOR_BYTES * (4 * n * d + 10 * d + 2 * n * (n + 4) + 12 * n + 6 * n * q + 64);
+  return VECTOR_BYTES * (4 * n * d + 10 * d + 4 * n * (n + 4) + 14 * n + 6 * n * q + 64);
 }
 
 template <typename T>
