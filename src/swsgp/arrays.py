@@ -70,8 +70,12 @@ def power_of_two_below(n: int) -> int:
 
 def to_power_of_two(rows: np.ndarray) -> np.ndarray:
     """Rows up to a power of two of them, so that few programs are compiled; the last one is repeated."""
-    size = 1 << (len(rows) - 1).bit_length()
-    return rows if size == len(rows) else np.concatenate([rows, rows[-1:].repeat(size - len(rows), 0)])
+    return to_length(rows, 1 << (len(rows) - 1).bit_length())
+
+
+def to_length(rows: np.ndarray, length: int) -> np.ndarray:
+    """Rows up to some number of them; the last one is repeated."""
+    return rows if length == len(rows) else np.concatenate([rows, rows[-1:].repeat(length - len(rows), 0)])
 
 
 def padded(rows: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, PartitionSpec
 
 from swsgp import processes
@@ -123,23 +124,29 @@ def _steps(
 ) -> tuple[Hyper, Any, Scalar]:
     """With an axis this is one of several devices, each with a share of every batch; all take the same steps."""
 
-    def loss(learned: Hyper, rows: Array, near: Array) -> Array:
+    # As one vector, Adam is a few operations, and the program is made in two thirds of the time.
+    flat, structured = ravel_pytree(learned)
+
+    def loss(flat: Array, rows: Array, near: Array) -> Array:
+        learned = structured(flat)
         log_p = log_conditionals(eqx.combine(learned, fixed), data, rows, near, jitter)
         drift = jnp.sum((learned.offset - centre) ** 2)
         return -jnp.mean(jnp.maximum(log_p, _WORST)) + _DRIFT_WEIGHT * drift
 
-    def step(i: Array, carry: tuple[Hyper, Any, Scalar]) -> tuple[Hyper, Any, Scalar]:
-        learned, moments, total = carry
-        value, gradient = eqx.filter_value_and_grad(loss)(learned, batches[i], neighbours[i])
+    def step(i: Array, carry: tuple[Array, Any, Scalar]) -> tuple[Array, Any, Scalar]:
+        flat, moments, total = carry
+        value, gradient = jax.value_and_grad(loss)(flat, batches[i], neighbours[i])
         if axis:
             value, gradient = mean_of_all((value, gradient), axis)
         # A factor that fails spoils one batch, not the run.
-        gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value) & jnp.isfinite(g), g, 0.0), gradient)
+        gradient = jnp.where(jnp.isfinite(value) & jnp.isfinite(gradient), gradient, 0.0)
         updates, moments = ADAM.update(gradient, moments)
-        learned = eqx.apply_updates(learned, jax.tree.map(lambda u: -rates[i] * u, updates))
-        return learned, moments, total - jnp.where(jnp.isfinite(value), value, 0.0)
+        return flat - rates[i] * updates, moments, total - jnp.where(jnp.isfinite(value), value, 0.0)
 
-    return jax.lax.fori_loop(0, n_steps, step, (learned, moments, jnp.zeros((), data.x.dtype)))
+    first, second = (ravel_pytree(part)[0] for part in (moments.mu, moments.nu))
+    start = flat, moments._replace(mu=first, nu=second), jnp.zeros((), data.x.dtype)
+    flat, moments, total = jax.lax.fori_loop(0, n_steps, step, start)
+    return structured(flat), moments._replace(mu=structured(moments.mu), nu=structured(moments.nu)), total
 
 
 _steps_here = jit(_steps)
@@ -166,7 +173,9 @@ class Run(NamedTuple):
 def start(hyper: Hyper) -> Run:
     """Before the first step."""
     learned = eqx.filter(hyper, eqx.is_inexact_array)
-    return Run(learned, ADAM.init(learned), 0)
+    # Zeros of the host: on the device each shape would compile a program.
+    moments = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ADAM.init, learned))
+    return Run(learned, moments, 0)
 
 
 def learn(

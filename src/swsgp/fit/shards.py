@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -56,14 +55,14 @@ class Shards:
     def split(self, parts: np.ndarray, axis: int = 0) -> Any:
         """One array of all devices' parts, which lie one after the other along an axis; this process has its own."""
         if self.mesh is None:
-            return jnp.asarray(parts)
+            return jax.device_put(parts)
         spec = PartitionSpec(*(None,) * axis, AXIS)
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, spec), parts)
 
     def everywhere(self, tree: Any) -> Any:
         """Arrays that every device has, from those of this process."""
         if self.mesh is None:
-            return jax.tree.map(jnp.asarray, tree)
+            return jax.device_put(tree)
         sharding = NamedSharding(self.mesh, PartitionSpec())
         return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree)
 

@@ -33,7 +33,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
 from swsgp import processes
-from swsgp.arrays import to_power_of_two
+from swsgp.arrays import to_length
 from swsgp.errors import FitWarning, NumericalError
 from swsgp.fit.system import System
 from swsgp.gp.likelihoods import Gaussian, Likelihood, StudentT
@@ -47,8 +47,8 @@ MAX_ITERATIONS = 1000
 ENOUGH = 1e-4
 MAX_PASSES = 20
 LEAST_RATE = 0.01
-# Rows times latent functions whose derivatives are taken at once.
-_MAX_DERIVATIVES = 1 << 17
+# Rows times latent functions whose derivatives are taken at once: one compiled program for any number of rows.
+_AT_ONCE = 1 << 13
 # Every row has some weight.
 _LEAST_WEIGHT = 1e-6
 
@@ -273,11 +273,11 @@ def _in_blocks(
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    size = _MAX_DERIVATIVES // likelihood.n_latent
+    size = max(1, _AT_ONCE // likelihood.n_latent)
     parts = []
     for start in range(0, len(y), size):
         block = [part[start : start + size] for part in (y, mean, variance)]
-        results = of_rows(likelihood, *map(to_power_of_two, block))
+        results = of_rows(likelihood, *(to_length(part, size) for part in block))
         parts.append([np.asarray(result)[: len(block[0])] for result in results])
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 

@@ -12,17 +12,17 @@ from functools import partial
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from swsgp import processes
-from swsgp.arrays import power_of_two_below, to_power_of_two
+from swsgp.arrays import power_of_two_below
 from swsgp.data.stores import Store
 from swsgp.fit import solve
 from swsgp.fit.solve import Solution, checked_bound, conjugate_gradients, derivatives
-from swsgp.fit.system import SparseSum, blocks, n_neighbors_of, n_prior_numbers, sum_of_blocks
+from swsgp.fit.system import SparseSum, n_neighbors_of, n_prior_numbers, sum_of_blocks
 from swsgp.gp.active import SearchInducing
 from swsgp.gp.likelihoods import Gaussian, Likelihood
 from swsgp.gp.model import SparseGP, prepared
+from swsgp.gp.on_host import HostConditionals
 from swsgp.memory import check_memory
 
 # Numbers of the matrices of rows that are held at once: 8 MB for each kind of them.
@@ -109,19 +109,20 @@ def check_parts(n_rows: int, n_inducing: int, n_neighbors: int, likelihood: Like
 def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_scale: float) -> Solution:
     """The maximum of the bound over q; `solve.maximise` says how."""
     n_inducing, n_latent = np.shape(model.variational.mean)
-    model, offset, likelihood = prepared(model), np.asarray(model.offset), model.likelihood
+    conditionals = HostConditionals(prepared(model), n_neighbors_of(model))
+    likelihood, offset = model.likelihood, np.asarray(model.offset)
     prior = _Prior(SparseSum(n_inducing), np.zeros(n_inducing))
     if isinstance(likelihood, Gaussian):
         # The weights do not depend on q.
         nowhere = _solution(np.zeros((n_inducing, n_latent)), np.ones((n_inducing, n_latent)))
-        weighted = _sums(model, offset, one_pass(), nowhere, prior)
+        weighted = _sums(conditionals, likelihood, offset, one_pass(), nowhere, prior)
         return _solve(prior, weighted, kl_scale, _start(prior, n_latent))
     for part in one_pass():
         for x, _, index in _blocks_of(part):
-            prior.add(index, *_conditionals(model, x, index, whole=True)[2:])
+            prior.add(index, *conditionals(x, index, np.zeros((len(x), 0)))[2:])
     prior.end()
     solution = _start(prior, n_latent)
-    now = _sums(model, offset, one_pass(), solution)
+    now = _sums(conditionals, likelihood, offset, one_pass(), solution)
     bounds = [checked_bound(_bound(prior, now, solution, kl_scale))]
     at = _Weighted(np.nan, [0.0 * upper for upper in now.upper], np.zeros_like(now.targets))
     for _ in range(solve.MAX_PASSES):
@@ -130,7 +131,7 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
             between = at.towards(now, rate)
             tried = _solve(prior, between, kl_scale, solution)
             processes.stop_if_interrupted()
-            found = _sums(model, offset, one_pass(), tried)
+            found = _sums(conditionals, likelihood, offset, one_pass(), tried)
             bound = _bound(prior, found, tried, kl_scale)
             if bound >= bounds[-1]:
                 ahead = found
@@ -146,7 +147,12 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
 
 
 def _sums(
-    model: SparseGP, offset: np.ndarray, parts: Iterator[Part], solution: Solution, prior: _Prior | None = None
+    conditionals: HostConditionals,
+    likelihood: Likelihood,
+    offset: np.ndarray,
+    parts: Iterator[Part],
+    solution: Solution,
+    prior: _Prior | None = None,
 ) -> _Weighted:
     """One pass; with `prior`, those sums are made, too."""
     n_inducing, n_latent = solution.mean.shape
@@ -154,13 +160,13 @@ def _sums(
     upper = [SparseSum(n_inducing) for _ in range(n_latent)]
     for part in parts:
         for x, y, index in _blocks_of(part):
-            found = _conditionals(model, x, index, whole=prior is not None)
+            found = conditionals(x, index, np.zeros((len(x), 0)), whole=prior is not None)
             if prior is not None:
                 prior.add(index, *found[2:])
             a, remainder = found[:2]
             latent = np.einsum("nh,nhq->nq", a, solution.mean[index])
             spread = remainder[:, None] + np.einsum("nh,nhq->nq", a**2, solution.variance[index])
-            expected, slope, omega = derivatives(model.likelihood, y, latent + offset, spread)
+            expected, slope, omega = derivatives(likelihood, y, latent + offset, spread)
             # A Gaussian likelihood's slope is ω (y − μ), wherever μ is.
             omega_t = omega * latent + slope
             total += float(expected.sum())
@@ -179,13 +185,6 @@ def _blocks_of(part: Part) -> Iterator[Part]:
     size = power_of_two_below(max(1, _MAX_BLOCKS // part[2].shape[1] ** 2))
     for start in range(0, len(part[1]), size):
         yield tuple(array[start : start + size] for array in part)  # type: ignore[misc]
-
-
-def _conditionals(model: SparseGP, x: np.ndarray, index: np.ndarray, whole: bool) -> list[np.ndarray]:
-    given = [to_power_of_two(part) for part in (x, index, np.zeros((len(x), 0)))]
-    # Threads inside the solves of small matrices hinder each other.
-    with threadpool_limits(1, "blas"):
-        return [np.asarray(array)[: len(x)] for array in blocks(model, *given, whole=whole)]
 
 
 def _start(prior: _Prior, n_latent: int) -> Solution:

@@ -23,7 +23,7 @@ from swsgp.fit.solve import Solution, log_scores, maximise
 from swsgp.fit.solve_parts import check_parts, maximise_parts, parts_of
 from swsgp.fit.stopping import Clock, Reason, Report
 from swsgp.fit.system import build, check_solving
-from swsgp.gp.active import PerPoint
+from swsgp.gp.active import PerPoint, factors_of
 from swsgp.gp.covariances import Covariance
 from swsgp.gp.inducing import starting_inputs
 from swsgp.gp.landmarks import Landmarks
@@ -303,15 +303,15 @@ def _without_q(learned: Hyper | SparseGP, x: np.ndarray, form: Form, precision: 
     with precision_scope("float64"):
         if form.n_landmarks:
             places = _places(covariance, x, form.n_landmarks, seed).astype(precision).astype(np.float64)
-            landmarks = Landmarks.at(jnp.asarray(places), likelihood.n_latent)
+            landmarks = Landmarks.at(jax.device_put(places), likelihood.n_latent)
             model = eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda leaf: leaf is None)
     return model
 
 
 def _places(covariance: Covariance, x: np.ndarray, n: int, seed: int) -> np.ndarray:
     """Landmark inputs: k-means centres in the metric of the covariance."""
-    metric = covariance.metric(x.shape[1])
-    factors = np.ones(x.shape[1]) if metric is None else np.maximum(np.asarray(metric), 1e-12)
+    found = factors_of(covariance, n_columns=x.shape[1])
+    factors = np.ones(x.shape[1]) if found is None else np.maximum(np.asarray(found), 1e-12)
     some = np.random.default_rng((seed, 3)).permutation(len(x))[: n * _ROWS_PER_LANDMARK]
     return starting_inputs(x[some] * factors, n, "kmeans", seed) / factors
 

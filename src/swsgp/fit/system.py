@@ -5,18 +5,16 @@ from functools import cached_property
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from swsgp import processes
-from swsgp.arrays import power_of_two_below, to_power_of_two
+from swsgp.arrays import power_of_two_below
 from swsgp.errors import SettingError
 from swsgp.gp.active import PerPoint, SearchInducing
 from swsgp.gp.model import SparseGP, prepared
+from swsgp.gp.on_host import HostConditionals
 from swsgp.memory import check_memory
 from swsgp.ops import native
-from swsgp.ops.compiled import jit
-from swsgp.ops.fused import Conditionals
-from swsgp.shapes import Array, Float
+from swsgp.shapes import Float
 
 # Numbers of K⁻¹, or of the features of landmarks, that are held at once.
 MAX_BLOCKS = 1 << 23
@@ -123,18 +121,15 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) ->
     if model.landmarks is not None:
         seen = model.landmarks.of_all(model.covariance, x)
     # The plain operations hold the features of all neighbours of a block, too.
-    widest = n_neighbors if native.is_available() else max(n_neighbors, seen.shape[1])
+    widest = n_neighbors if native.works_on_host() else max(n_neighbors, seen.shape[1])
     size = power_of_two_below(max(1, MAX_BLOCKS // (n_neighbors * widest)))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
     prior, log_det = SparseSum(n_inducing), 0.0
+    conditionals = HostConditionals(model, n_neighbors)
     for start in range(0, n_rows, size):
-        own = index[start : start + size]
-        n = len(own)
-        given = [to_power_of_two(part) for part in (x[start : start + size], own, seen[start : start + size])]
-        # Threads inside the solves of small matrices hinder each other.
-        with threadpool_limits(1, "blas"):
-            block = [np.asarray(part)[:n] for part in blocks(model, *given, whole=True)]
-        a[start : start + n], remainder[start : start + n], k_inverse, log_dets = block
+        some = slice(start, start + size)
+        own = index[some]
+        a[some], remainder[some], k_inverse, log_dets = conditionals(x[some], own, seen[some])
         prior.add(sum_of_blocks(own, k_inverse, n_inducing))
         log_det += float(log_dets.sum())
     starts = np.arange(n_rows + 1) * n_neighbors
@@ -175,10 +170,3 @@ def n_neighbors_of(model: SparseGP) -> int:
     if not isinstance(model.active, PerPoint):
         raise SettingError("q(u) is solved for where each point has its own active set; train other models by steps.")
     return model.active.n_neighbors
-
-
-def _blocks(model: SparseGP, x: Array, index: Array, seen: Array, whole: bool) -> Conditionals:
-    return model.own_system(x, index, seen, whole=whole)
-
-
-blocks = jit(_blocks, constant="whole")

@@ -99,7 +99,7 @@ class SearchInducing:
 
     def __init__(self, metric: Covariance, z: np.ndarray, *, n_approximate: int = 0):
         self._metric, self._z = metric, z
-        factors = _factors(metric, n_columns=z.shape[1])
+        factors = factors_of(metric, n_columns=z.shape[1])
         self._search = None if factors is None else Search(z, np.asarray(factors), n_approximate=n_approximate)
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
@@ -111,5 +111,5 @@ class SearchInducing:
 
 
 _nearest_inducing = jit(nearest_inducing, constant="n")
-# One program in the place of a few small ones, each of which is compiled.
-_factors = jit(lambda metric, n_columns: metric.metric(n_columns), constant="n_columns")
+# What columns are multiplied by in the metric of a covariance: one program in the place of a few small ones.
+factors_of = jit(lambda metric, n_columns: metric.metric(n_columns), constant="n_columns")

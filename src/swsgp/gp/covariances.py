@@ -406,7 +406,9 @@ def sensitivity(covariance: Covariance, n_columns: int) -> np.ndarray:
             found[list(columns)] = sensitivity(base, len(columns))
             return found
         case _Stationary():
-            return np.broadcast_to(np.asarray(covariance.variance / covariance.lengthscale**2), (n_columns,))
+            # In NumPy, which needs no program.
+            log_variance, log_lengthscale = np.asarray(covariance.log_variance), np.asarray(covariance.log_lengthscale)
+            return np.broadcast_to(np.exp(log_variance - 2.0 * log_lengthscale), (n_columns,))
         case Linear():
             return np.broadcast_to(np.exp(np.asarray(covariance.log_variance)), (n_columns,))
         case _:

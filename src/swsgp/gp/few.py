@@ -2,12 +2,12 @@
 
 from functools import cached_property
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from swsgp.gp.active import PerPoint
 from swsgp.gp.model import SparseGP
+from swsgp.gp.on_host import packed
 from swsgp.gp.variational import Diagonal, Full
 from swsgp.ops import native
 from swsgp.ops.compiled import jit
@@ -34,17 +34,13 @@ class FewPoints:
     @classmethod
     def of(cls, model: SparseGP) -> "FewPoints | None":
         """None where the compiled operations are not there, or do not know the model, or S is large."""
-        q, (n_inducing, n_columns) = model.variational, model.inducing.shape
+        q = model.variational
         if not isinstance(model.active_prediction, PerPoint) or model.landmarks is not None:
             return None
-        if model.active_prediction.n_neighbors > native.MAX_SIZE or not native.works_on_host():
+        if isinstance(q, Full) and q.mean.shape[1] * len(model.inducing) ** 2 > _MAX_FULL:
             return None
-        if isinstance(q, Full) and q.mean.shape[1] * n_inducing**2 > _MAX_FULL:
-            return None
-        simple = eqx.filter_eval_shape(model.covariance.simple, n_columns)
-        if simple is None:
-            return None
-        return cls(model, simple.kinds, np.asarray(_packed(model.covariance, model.jitter, n_columns=n_columns)))
+        found = packed(model, model.active_prediction.n_neighbors)
+        return None if found is None else cls(model, *found)
 
     def __call__(
         self, x: Float[np.ndarray, "B D"], own: Int[np.ndarray, "B H"]
@@ -62,11 +58,6 @@ class FewPoints:
     @cached_property
     def _lower(self) -> Float[np.ndarray, "Q M M"]:
         return np.asarray(_lower(self._full))
-
-
-_packed = jit(
-    lambda covariance, jitter, n_columns: covariance.simple(n_columns).packed(0.0, jitter), constant="n_columns"
-)
 
 
 @jit

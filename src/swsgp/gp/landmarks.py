@@ -11,20 +11,23 @@ explain what v leaves. Smooth functions of many columns need this, because there
 $\tilde k$ is positive definite whatever the jitter in $K_G$, since that only makes $\phi$ smaller.
 """
 
+from collections.abc import Iterator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cholesky, solve_triangular
 
-from swsgp.arrays import to_power_of_two
+from swsgp.arrays import to_length
 from swsgp.gp.covariances import Covariance
 from swsgp.ops.compiled import jit
-from swsgp.ops.local import inverse_factor
 from swsgp.shapes import Array, Float, Scalar
 
 # Relative to the variance.
 _JITTER = 1e-6
-_MAX_ROWS = 4096
+# Points whose features are computed at once: one compiled program for any number of them.
+_AT_ONCE = 1024
 
 
 class Landmarks(eqx.Module):
@@ -70,21 +73,23 @@ class Landmarks(eqx.Module):
 
     def of_all(self, covariance: Covariance, x: np.ndarray) -> np.ndarray:
         """φ(x) of any number of rows, on the host."""
-        parts = (x[start : start + _MAX_ROWS] for start in range(0, len(x), _MAX_ROWS))
-        return np.concatenate([np.asarray(_features(self, covariance, to_power_of_two(p)))[: len(p)] for p in parts])
+        whitening = np.asarray(self.whitening)
+        return np.concatenate([k @ whitening.T for k in self._covariances(covariance, x)])
 
     def prepared(self, covariance: Covariance, inducing: np.ndarray) -> "Landmarks":
         """With the features of these inducing inputs."""
-        ready = eqx.tree_at(lambda part: part.whitening, self, _whitening(covariance, self.inputs))
+        k = np.concatenate(list(self._covariances(covariance, np.asarray(self.inputs))))
+        k = 0.5 * (k + k.T) + _JITTER * np.mean(np.diagonal(k)) * np.eye(len(k), dtype=k.dtype)
+        root = cholesky(k, lower=True)
+        whitening = solve_triangular(root, np.eye(len(k), dtype=k.dtype), lower=True)
+        ready = eqx.tree_at(lambda part: part.whitening, self, jax.device_put(whitening))
         return eqx.tree_at(lambda part: part.features, ready, jax.device_put(ready.of_all(covariance, inducing)))
 
+    def _covariances(self, covariance: Covariance, x: np.ndarray) -> Iterator[np.ndarray]:
+        """Of points and the landmarks, some points at a time."""
+        for start in range(0, len(x), _AT_ONCE):
+            some = x[start : start + _AT_ONCE]
+            yield np.asarray(_matrix(covariance, to_length(some, _AT_ONCE), self.inputs))[: len(some)]
 
-@jit
-def _whitening(covariance: Covariance, inputs: Array) -> Array:
-    k = covariance.matrix(inputs, inputs)
-    return inverse_factor(k + _JITTER * jnp.mean(jnp.diagonal(k)) * jnp.eye(len(inputs), dtype=k.dtype))
 
-
-@jit
-def _features(landmarks: Landmarks, covariance: Covariance, x: Array) -> Array:
-    return landmarks.features_of(covariance, x)
+_matrix = jit(lambda covariance, x, z: covariance.matrix(x, z))

@@ -191,9 +191,8 @@ def prepared(model: SparseGP) -> SparseGP:
             model = eqx.tree_at(lambda m: m.landmarks, model, ready)
         if not isinstance(model.variational, Diagonal) or not isinstance(model.active_prediction, PerPoint):
             return model
-        return eqx.tree_at(
-            per_inducing, model, [jnp.asarray(padded(np.asarray(array))) for array in per_inducing(model)]
-        )
+        own = [jax.device_put(padded(np.asarray(array))) for array in per_inducing(model)]
+        return eqx.tree_at(per_inducing, model, own)
 
 
 def per_inducing(model: SparseGP) -> list[Any]:

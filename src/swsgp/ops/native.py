@@ -92,10 +92,11 @@ def _works() -> bool:
 
     given = (root @ root.T, 0 * one, one[None], theta, 2 * one[None], 0.25 * one[None], one)
     with jax.ensure_compile_time_eval():
-        found, *terms = jax.jit(all_of_them)(*(jnp.asarray(part, jnp.float32) for part in given))
-        expected = [2 * np.exp(-1), 1 - 0.75 * np.exp(-2), 0.5 * (0.25 + 4 - 1 - np.log(0.25)), np.exp(-1)]
-        is_right = np.allclose(found, np.linalg.inv(root), rtol=1e-2, atol=1e-3)
-        is_right &= np.allclose([float(part.ravel()[0]) for part in terms], expected, rtol=1e-4)
+        results = jax.jit(all_of_them)(*(part.astype(np.float32) for part in given))
+    found, *terms = map(np.asarray, results)
+    expected = [2 * np.exp(-1), 1 - 0.75 * np.exp(-2), 0.5 * (0.25 + 4 - 1 - np.log(0.25)), np.exp(-1)]
+    is_right = np.allclose(found, np.linalg.inv(root), rtol=1e-2, atol=1e-3)
+    is_right &= np.allclose([part.item() for part in terms], expected, rtol=1e-4)
     nearest, _ = Tree(np.array([[0.0], [2.0], [3.0]])).nearest(np.array([[1.8]]), 2)
     return bool(is_right and _knows_one_point() and nearest.tolist() == [[1, 2]])
 
@@ -155,6 +156,28 @@ def latent(
     arrays = (np.ascontiguousarray(x), index, inducing, u_mean, u_variance, theta, mean, variance, weights)
     _native.latent(*arrays, *sizes, kinds, x.dtype == np.float64)
     return mean, variance, weights
+
+
+def systems(
+    x: Float[np.ndarray, "B D"],
+    index: Int[np.ndarray, "B H"],
+    inducing: Float[np.ndarray, "M D"],
+    theta: Float[np.ndarray, " P"],
+    kinds: int,
+    features: Float[np.ndarray, "M G"],
+    seen: Float[np.ndarray, "B G"],
+    *,
+    whole: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """`swsgp.ops.fused.conditionals` of points, of which `index` has the active sets, on all cores without JAX."""
+    (n, n_active), dtype = index.shape, inducing.dtype
+    shapes: list[tuple[int, ...]] = [(n, n_active), (n,)]
+    shapes += [(n, n_active, n_active), (n,)] if whole else [(0,), (0,)]
+    weights, remainder, precision, log_det = (np.empty(shape, dtype) for shape in shapes)
+    arrays = (x, index, inducing, theta, features, seen, weights, remainder, precision, log_det)
+    sizes = (n, len(inducing), n_active, x.shape[1], features.shape[1])
+    _native.systems(*map(np.ascontiguousarray, arrays), *sizes, kinds, dtype == np.float64, n_cores())
+    return weights, remainder, precision, log_det
 
 
 class Tree:

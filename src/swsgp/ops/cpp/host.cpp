@@ -101,6 +101,46 @@ bool fit_together(const Buffers<9>& given, const Sizes& sizes, int64_t n_inducin
          std::all_of(index, index + n * size, [&](int32_t i) { return i >= 0 && i < n_inducing; });
 }
 
+// ------------------------------------------------------------------------------------------------ many points
+
+// Conditionals of points, as the operation `system` has them: x (B, D) and index (B, H), among inducing inputs (M, D)
+// with features (M, G), and those of the points (B, G).
+template <typename T>
+void systems_of(const Buffers<10>& given, const Sizes& sizes, int64_t n_features, int64_t kinds, int64_t n_threads) {
+  const T *x = given.of<T>(0), *inducing = given.of<T>(2);
+  const int32_t* index = given.of<int32_t>(1);
+  const int64_t n = sizes.n_points, size = sizes.n_active, columns = sizes.n_columns;
+  std::vector<T> z(n * size * columns);
+  const Theta<T> theta(given.of<T>(3), columns, kinds);
+  const Inputs<T> inputs{x, z.data(), nullptr, nullptr, {given.of<T>(4), index, given.of<T>(5), n_features}};
+  const bool is_whole = given.all[8].len > 0;
+  const System<T> out{given.of<T>(6), given.of<T>(7), is_whole ? given.of<T>(8) : nullptr,
+                      is_whole ? given.of<T>(9) : nullptr};
+  const auto run = kernels<T>();
+  const int64_t bytes = run.scratch_bytes(sizes), n_tiles = (n + run.lanes - 1) / run.lanes;
+  std::atomic<int64_t> next{0};
+  on_threads(std::min(n_threads, n_tiles), [&](int64_t) {
+    for (int64_t tile; (tile = next.fetch_add(1)) < n_tiles;) {
+      const int64_t first = tile * run.lanes, stop = std::min<int64_t>(n, first + run.lanes);
+      for (int64_t i = first * size; i < stop * size; ++i)
+        std::copy_n(inducing + index[i] * columns, columns, z.data() + i * columns);
+      run.system(sizes, theta, inputs, out, first, scratch(bytes));
+    }
+  });
+}
+
+template <typename T>
+bool are_systems(const Buffers<10>& given, const Sizes& sizes, int64_t n_inducing, int64_t n_features) {
+  const int64_t n = sizes.n_points, size = sizes.n_active, columns = sizes.n_columns;
+  const int32_t* index = given.of<int32_t>(1);
+  return n >= 0 && size >= 1 && columns >= 1 && n_features >= 0 && given.has<T>(0, n * columns) &&
+         given.has<int32_t>(1, n * size) && given.has<T>(2, n_inducing * columns) && given.has<T>(3, 2 * columns + 7) &&
+         given.has<T>(4, n_inducing * n_features) && given.has<T>(5, n * n_features) && given.has<T>(6, n * size) &&
+         given.has<T>(7, n) &&
+         ((given.has<T>(8, n * size * size) && given.has<T>(9, n)) || (given.has<T>(8, 0) && given.has<T>(9, 0))) &&
+         std::all_of(index, index + n * size, [&](int32_t i) { return i >= 0 && i < n_inducing; });
+}
+
 // ------------------------------------------------------------------------------------------------ searches
 
 template <typename T>
@@ -203,6 +243,26 @@ PyObject* latent(PyObject*, PyObject* arguments) {
     return refuse("inputs and results do not fit together");
   const auto task = [&] {
     is_double ? latent_of<double>(given, sizes, kinds) : latent_of<float>(given, sizes, kinds);
+  };
+  if (!without_python(task)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* systems(PyObject*, PyObject* arguments) {
+  Buffers<10> given;
+  long long n, n_inducing, n_active, columns, n_features, kinds, n_threads;
+  int is_double;
+  if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*y*w*w*w*w*LLLLLLpL", given[0], given[1], given[2], given[3], given[4],
+                        given[5], given[6], given[7], given[8], given[9], &n, &n_inducing, &n_active, &columns,
+                        &n_features, &kinds, &is_double, &n_threads))
+    return nullptr;
+  const Sizes sizes{n, n_active, columns, 0};
+  if (!(is_double ? are_systems<double>(given, sizes, n_inducing, n_features)
+                  : are_systems<float>(given, sizes, n_inducing, n_features)))
+    return refuse("inputs and results do not fit together");
+  const auto task = [&] {
+    is_double ? systems_of<double>(given, sizes, n_features, kinds, n_threads)
+              : systems_of<float>(given, sizes, n_features, kinds, n_threads);
   };
   if (!without_python(task)) return nullptr;
   Py_RETURN_NONE;

@@ -42,6 +42,9 @@ PyMethodDef methods[] = {
      "(name, function, launch, n_threads, shared_bytes): a kernel, by CUDA's handle, and the address of cuLaunchKernel."},
     {"latent", latent, METH_VARARGS,
      "(x, index, inducing, u_mean, u_variance, theta, mean, variance, weights, B, M, H, D, Q, kinds, is_double): q(f)."},
+    {"systems", systems, METH_VARARGS,
+     "(x, index, inducing, theta, of_z, of_x, weights, remainder, precision, log_det, B, M, H, D, G, kinds, is_double, "
+     "n_threads): conditionals of points, as the operation `system` has them."},
     {"tree", tree, METH_VARARGS, "(points, n, columns): points in boxes, for `nearest`."},
     {"nearest", nearest, METH_VARARGS,
      "(tree, queries, out, n, k, n_threads): int32 indices of the k nearest points to each query, nearest first, into "

@@ -15,6 +15,7 @@ PyObject* add_gpu_kernel(PyObject*, PyObject* arguments);
 
 // On arrays of the host (host.cpp).
 PyObject* latent(PyObject*, PyObject* arguments);
+PyObject* systems(PyObject*, PyObject* arguments);
 PyObject* tree(PyObject*, PyObject* arguments);
 PyObject* nearest(PyObject*, PyObject* arguments);
 PyObject* sum_of_blocks(PyObject*, PyObject* arguments);
