@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from swsgp.data.sets import DataSet
+from swsgp.data.sets import STAND_INS, DataSet, is_stand_in
 from swsgp.errors import DataError, DataFolderError, NumericalError, SettingError
 from swsgp.experiments import (
     catalogue,
@@ -33,6 +33,9 @@ from swsgp.gp.active import PerPoint
 def small(monkeypatch):
     """Small data sets in the place of all of them."""
 
+    def file_of(name, folder):
+        return {"sha256": "1", **({"stand_in": STAND_INS[name]} if is_stand_in(name) else {})}
+
     def load(name):
         rng = np.random.default_rng(0)
         x = rng.normal(size=(300, 3))
@@ -42,6 +45,7 @@ def small(monkeypatch):
         return DataSet(name, ("a", "b", "c"), x, 10 * y if name == "powerplant" else y)
 
     monkeypatch.setattr(systems, "load_set", load)
+    monkeypatch.setattr(systems, "_file_of", file_of)
 
 
 def run(module, name, folder):
@@ -89,8 +93,9 @@ def test_a_study_keeps_what_failed_and_leaves_out_what_is_not_there(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "some" / "quick.jsonl").read_text().splitlines()]
     assert [line.get("failed") for line in lines] == [None, "too wild", None, None]
     assert (tmp_path / "some" / "quick.md").read_text() == (
-        "| a |\n\nFailed: 1: too wild\n\n1 of 5 runs are missing. 1 since there is no such set.\n\n1 of 3 runs met "
-        "values that are not finite, and went on with more jitter and half the rate.\n"
+        "| a |\n\nFailed: 1: too wild. It is run again when its line is taken out of quick.jsonl.\n\n1 of 5 runs are "
+        "missing. 1 since there is no such set.\n\n1 of 3 runs met values that are not finite, and went on with more "
+        "jitter and half the rate.\n"
     )
     with pytest.raises(DataError, match="there is no such set"):
         Study("other", tmp_path, "quick", Console(quiet=True)).runs([{"i": 2}], compute)
@@ -171,14 +176,15 @@ def test_scores_are_in_the_units_of_the_target(small):
 
 
 def test_local_gps(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(local_gps.LEVELS, "quick", local_gps.Level(1, 20, 0.01))
+    monkeypatch.setitem(local_gps.LEVELS, "quick", local_gps.Level(1, 20, 0.01, 4, 20, 5))
     monkeypatch.setattr(local_gps, "DATA", ("powerplant",))
-    monkeypatch.setattr(local_gps, "fit_local_gps", partial(local_gps.fit_local_gps, n_experts=4, n_points=20, steps=5))
     runs = run(local_gps, "local-gps", tmp_path)
     assert len(runs) == 4
     table = (tmp_path / "local-gps" / "quick.md").read_text()
     assert "| powerplant | Inductive GPs | 1 |" in table
     assert "38.38" in table
+    assert "4 of 20 rows, 5 steps" in table
+    assert (tmp_path / "local-gps" / "quick.pdf").stat().st_size > 500
     assert "fewer and faster than the paper" in table
 
 
@@ -234,6 +240,7 @@ def test_deep_without_torch(small, tmp_path, monkeypatch):
     own = {key: value for key, value in deep.PAPER.items() if key[1] in ("SWSGP", "DGP-RBF")}
     monkeypatch.setattr(deep, "PAPER", own)
     others = {"DGP-RBF": {"steps": 20, "batch_size": 50}, "SVDKL": {"steps": 20, "batch_size": 50, "hidden": (2,)}}
+    others["KISS-GP"] = deep.KISS_GP
     level = deep.Level(1, deep.Sizes(100, 8, 20), deep.Sizes(16, 4, 20), 0.01, others, 200)
     monkeypatch.setitem(deep.LEVELS, "quick", level)
     monkeypatch.setattr(deep, "fit_deep_features", partial(deep.fit_deep_features, n_frequencies=8))
@@ -281,6 +288,53 @@ def test_posteriors_of_one_column(tmp_path, monkeypatch):
     assert all(region.sum() > 30 for region in posterior_1d.REGIONS.values())
     assert sum(posterior_1d.REGIONS.values()).tolist() == [1] * len(posterior_1d.GRID)
     assert (tmp_path / "posterior-1d" / "quick.png").exists()
+
+
+def test_runs_on_another_file_are_other_runs_and_data_that_are_not_there_leave_out_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    for name in ("kin8nm", "protein"):
+        pq.write_table(pa.table({"a": [1.0], "target": [2.0]}), tmp_path / f"{name}.parquet")
+    asked = []
+
+    def compute(cases):
+        asked.append([case["data"] for case in cases])
+        return [{"value": 1.0} for _ in cases]
+
+    def runs():
+        systems._file_of.cache_clear()
+        study = Study("some", tmp_path / "out", "quick", Console(quiet=True))
+        group = [systems.of_fold(name, 0, 10) for name in ("powerplant", "kin8nm", "protein")]
+        return len(study.runs_together([group], compute)), study.missing
+
+    n, missing = runs()
+    assert (n, asked) == (2, [["kin8nm", "protein"]])
+    assert [(reason[:33], n) for reason, n in missing.items()] == [("there is no powerplant.parquet in", 1)]
+    pq.write_table(pa.table({"a": [1.5], "target": [2.0]}), tmp_path / "protein.parquet")
+    assert runs()[0] == 2
+    assert asked[1:] == [["protein"]]
+
+
+def test_a_log_without_its_last_line_break_and_one_with_a_run_twice(tmp_path):
+    def runs(n):
+        study = Study("some", tmp_path, "quick", Console(quiet=True))
+        return study.runs([{"i": i} for i in range(n)], lambda case: dict(case))
+
+    runs(1)
+    log = tmp_path / "some" / "quick.jsonl"
+    log.write_text(log.read_text().rstrip("\n"))
+    assert len(runs(2)) == 2
+    log.write_text(2 * log.read_text())
+    assert len(runs(2)) == 2
+    log.write_bytes(log.read_bytes() + b"\xff")
+    assert len(runs(2)) == 2
+
+
+def test_folders_that_are_none_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"cannot be put in .*file, which is a file; name a folder with --out"):
+        Study("some", tmp_path / "file", "quick", Console(quiet=True))
+    with pytest.raises(SettingError, match=r"there is no folder .*nowhere; name the one"):
+        catalogue.reproduce("prior", "quick", tmp_path / "nowhere", tmp_path, Console(quiet=True))
 
 
 def test_every_experiment_has_a_module_and_others_are_refused():

@@ -410,9 +410,8 @@ def report(
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment of the paper, or all.")] = None,
-    full: Annotated[
-        bool, typer.Option("--full/--quick", help="The paper's settings, or a part of them in minutes.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A part of it, in minutes; this is the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's settings.")] = False,
     data: Annotated[Path | None, typer.Option(help="The folder with the data sets; SWSGP_DATA if not given.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for results, tables and figures.")] = Path("reproduction"),
     list_: Annotated[bool, typer.Option("--list", help="Show the experiments.")] = False,
@@ -433,6 +432,8 @@ def reproduce(
         return
     if name is None:
         raise SettingError("name an experiment, or all; --list shows them.")
+    if quick and full:
+        raise SettingError("give --quick or --full, not both.")
     try:
         run(name, "full" if full else "quick", data, out, printing.console())
     except KeyboardInterrupt:

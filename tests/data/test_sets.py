@@ -5,7 +5,7 @@ import pytest
 
 from swsgp import load_set
 from swsgp.data.sets import is_stand_in, set_or_stand_in
-from swsgp.data.sources import ORIGIN, SOURCES
+from swsgp.data.sources import SOURCES
 from swsgp.errors import DataError, DataFolderError
 
 
@@ -53,13 +53,16 @@ def test_a_stand_in_is_taken_where_the_set_itself_is_not_there(tmp_path, monkeyp
     assert not is_stand_in("query")
 
 
-def test_flights_stand_for_those_of_2008_unless_these_were_fetched(tmp_path, monkeypatch):
+def test_flights_stand_for_those_of_2008_unless_there_are_as_many(tmp_path, monkeypatch):
     monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
-    table = pa.table({"a": [1.0], "target": [1.0]})
-    pq.write_table(table, tmp_path / "airline.parquet")
+    path = tmp_path / "airline.parquet"
+    pq.write_table(pa.table({"target": [1.0]}), path)
     assert is_stand_in("airline")
-    pq.write_table(table.replace_schema_metadata({ORIGIN: "somewhere"}), tmp_path / "airline.parquet")
+    pq.write_table(pa.table({"target": np.zeros(5_900_000, np.int8)}), path)
     assert not is_stand_in("airline")
+    path.write_bytes(b"PAR1 not really")
+    with pytest.raises(DataError, match=r"airline\.parquet is not a whole Parquet file"):
+        is_stand_in("airline")
 
 
 @pytest.mark.parametrize("name", ["powerplant", "kin8nm", "protein", "eeg", "credit", "spam", "mnist"])

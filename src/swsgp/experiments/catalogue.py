@@ -32,6 +32,8 @@ def module(name: str) -> ModuleType:
 def reproduce(name: str, level: str, data: Path | None, out: Path, console: Console) -> None:
     """Run one experiment, or all. Those whose data are not there leave out what needs them, and say so at the end."""
     if data is not None:
+        if not data.is_dir():
+            raise SettingError(f"there is no folder {data}; name the one that has the data sets with --data.")
         os.environ["SWSGP_DATA"] = str(data)
     names = NAMES if name == "all" else (name,)
     modules = [module(one) for one in names]

@@ -8,7 +8,17 @@ import numpy as np
 from swsgp.baselines.deep_features import fit_deep_features
 from swsgp.baselines.predictive import Baseline, BaselinePredictor
 from swsgp.experiments.study import Case, Study, beside, markdown, spread
-from swsgp.experiments.systems import Fold, fold, how_it_went, label, main_score, of_set, score, sparse
+from swsgp.experiments.systems import (
+    Fold,
+    figure_of_systems,
+    fold,
+    how_it_went,
+    label,
+    main_score,
+    of_fold,
+    score,
+    sparse,
+)
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Linear, Matern32
 from swsgp.gp.model import SparseGP
@@ -37,17 +47,18 @@ class Sizes(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Folds that are run, SWSGP on airline and elsewhere, Adam's rate for it, what the deep systems are given, and rows
-    of airline."""
+    """Folds that are run, SWSGP on airline and elsewhere, Adam's rate for it, what the others are given, and rows of
+    airline."""
 
     folds: int
     on_airline: Sizes
     elsewhere: Sizes
     learning_rate: float
-    deep: dict[str, dict[str, Any]]
+    others: dict[str, dict[str, Any]]
     max_rows: int | None = None
 
 
+KISS_GP = {"grid_size": 100, "steps": 50}
 # The paper takes the numbers of the deep systems from their own papers. In the full run they see 2 million rows ten
 # times, and SVDKL has the network of its paper.
 LEVELS = {
@@ -56,7 +67,8 @@ LEVELS = {
         on_airline=Sizes(5_000, 32, 10_000),
         elsewhere=Sizes(64, 4, 10_000),
         learning_rate=0.005,
-        deep={
+        others={
+            "KISS-GP": KISS_GP,
             "SVDKL": {"steps": 2_000, "batch_size": 256, "hidden": (100, 50)},
             "DGP-RBF": {"steps": 10_000, "batch_size": 200},
         },
@@ -67,7 +79,8 @@ LEVELS = {
         on_airline=Sizes(100_000, 100, 1_000_000),
         elsewhere=Sizes(64, 4, 300_000),
         learning_rate=0.001,
-        deep={
+        others={
+            "KISS-GP": KISS_GP,
             "SVDKL": {"steps": 20_000, "batch_size": 1_024, "hidden": (1_000, 1_000, 500, 50)},
             "DGP-RBF": {"steps": 20_000, "batch_size": 1_024},
         },
@@ -80,14 +93,15 @@ def run(study: Study) -> None:
     cases = []
     for number in range(level.folds):
         for name, system in PAPER:
-            case: Case = {**of_set(name), "system": system, "fold": number}
+            case: Case = {**of_fold(name, number, N_FOLDS), "system": system}
             case |= {"max_rows": level.max_rows if name == "airline" else None}
             if system == "SWSGP":
                 sizes = level.on_airline if name == "airline" else level.elsewhere
                 case |= sizes._asdict() | {"learning_rate": level.learning_rate}
-            cases.append(case | level.deep.get(system, {}))
+            cases.append(case | level.others.get(system, {}))
     runs = study.runs(cases, compute)
     rows = []
+    panels: dict[str, dict[str, tuple[Sequence[float], float | None]]] = {}
     for (name, system), (paper_main, paper_nll) in PAPER.items():
         of_system = [r for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
         if not of_system:
@@ -100,27 +114,33 @@ def run(study: Study) -> None:
             base = " / ".join(f"{np.mean([s[key] for s in own]):.3f}" for key in ("base_error", "base_entropy"))
             of_classes = spread([s["auc"] for s in own]), base
         nlls = spread(nll), "" if "auc" in own[0] else spread(as_paper)
-        cells = (spread(main), *_beside(main, paper_main), *nlls, *_beside(as_paper, paper_nll))
+        # Other data are not to be set against the paper's.
+        cells = (spread(main), *_beside(main, paper_main, case), *nlls, *_beside(as_paper, paper_nll, case))
+        for what, ours, paper in ((main_score(own[0]), main, paper_main), ("NLL as in the paper", as_paper, paper_nll)):
+            theirs = None if "stand_in" in case else float(paper.split()[0])
+            panels.setdefault(f"{case['data']}, {what}", {})[shown] = (ours, theirs)
         rows.append((label(case), shown, len(own), *cells, *of_classes))
+    kiss, svdkl, dgp = (level.others[name] for name in ("KISS-GP", "SVDKL", "DGP-RBF"))
     text = (
         f"{TITLE}. {level.folds} of {N_FOLDS} folds. powerplant in units of the target, protein standardised."
         + (f" Fewer steps than the paper's, and {level.max_rows:,} rows of airline." if level.max_rows else "")
-        + " KISS-GP: an RBF covariance on a learned projection to two columns and a grid of 100 × 100, learned in 50 "
-        f"steps of Adam. SVDKL: a network with layers of {', '.join(map(str, level.deep['SVDKL']['hidden']))}, "
-        f"{level.deep['SVDKL']['steps']:,} steps of {level.deep['SVDKL']['batch_size']:,}; DGP-RBF: "
-        f"{level.deep['DGP-RBF']['steps']:,} of {level.deep['DGP-RBF']['batch_size']:,}. The paper has both "
+        + " KISS-GP: an RBF covariance on a learned projection to two columns and a grid of "
+        f"{kiss['grid_size']} × {kiss['grid_size']}, learned in {kiss['steps']} steps of Adam. SVDKL: a network with "
+        f"layers of {', '.join(map(str, svdkl['hidden']))}, {svdkl['steps']:,} steps of {svdkl['batch_size']:,}; "
+        f"DGP-RBF: {dgp['steps']:,} of {dgp['batch_size']:,}. The paper has both "
         "from their own papers. In the column of the base rate: error and NLL of always predicting it.\n\n"
     )
     head = ("data", "system", "folds", "RMSE or error", "paper", "difference", "NLL", "as in the paper")
     study.write_table(text + markdown((*head, "paper", "difference", "AUC", "base rate"), rows))
+    study.write_figure(figure_of_systems(panels))
 
 
-def _beside(ours: Sequence[float], paper: str) -> tuple[str, str]:
-    return paper, beside(float(np.mean(ours)), float(paper.split()[0]))[1]
+def _beside(ours: Sequence[float], paper: str, case: Case) -> tuple[str, str]:
+    return paper, "" if "stand_in" in case else beside(float(np.mean(ours)), float(paper.split()[0]))[1]
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], case["fold"], N_FOLDS, case["max_rows"])
+    data = fold(case["data"], case["fold"], case["n_folds"], case["max_rows"])
     if case["system"] == "SWSGP":
         model = _swsgp(case, data)
         return {**how_it_went(model), "scores": score(data, Predictor(model))}
@@ -128,7 +148,7 @@ def compute(case: Case) -> dict[str, Any]:
 
 
 def _other_system(case: Case, data: Fold) -> Baseline:
-    own = {name: case[name] for name in ("steps", "batch_size", "hidden") if name in case}
+    own = {name: case[name] for name in ("steps", "batch_size", "hidden", "grid_size") if name in case}
     match case["system"]:
         case "SVDKL":
             from swsgp.baselines.svdkl import fit_svdkl
@@ -137,7 +157,7 @@ def _other_system(case: Case, data: Fold) -> Baseline:
         case "KISS-GP":
             from swsgp.baselines.kiss_gp import fit_kiss_gp
 
-            return fit_kiss_gp(data.x, data.y, progress=True)
+            return fit_kiss_gp(data.x, data.y, **own, progress=True)
     return fit_deep_features(data.x, data.y, data.likelihood, **own, progress=True)
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from swsgp.baselines.exact import FullGP, fit_full_gp
 from swsgp.experiments.study import Case, Study, markdown
-from swsgp.experiments.systems import Fold, fold, how_it_went, sparse
+from swsgp.experiments.systems import Fold, fold, how_it_went, of_fold, sparse
 from swsgp.gp.active import All, Union
 from swsgp.gp.model import SparseGP
 from swsgp.gp.prediction import Predictor
@@ -37,9 +37,10 @@ LEVELS = {"quick": Level(3_000, 0.01, 2), "full": Level(300_000, 0.001, 10)}
 def run(study: Study) -> None:
     level = LEVELS[study.level]
     training = {"steps": level.steps, "learning_rate": level.learning_rate}
+    sizes = {"m": M, "n_active": N_ACTIVE, "rows": N_EXACT, "neighbors": NEIGHBORS, "batches": BATCHES}
     cases = [
-        {"data": "powerplant", "system": system, "repeats": level.repeats}
-        | (training if system != "full GP" else {"rows": N_EXACT})
+        {**of_fold("powerplant", 0, N_FOLDS), "system": system, **sizes, "repeats": level.repeats}
+        | (training if system != "full GP" else {})
         for system in SYSTEMS
     ]
     scores = [one for r in study.runs(cases, compute) for one in r["scores"]]
@@ -64,7 +65,7 @@ def run(study: Study) -> None:
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], 0, N_FOLDS)
+    data = fold(case["data"], case["fold"], case["n_folds"])
     full = _full_gp(data)
     predictors, model = _predictors(case, data, full)
     found: dict[tuple[str, int], list[tuple[float, ...]]] = {}

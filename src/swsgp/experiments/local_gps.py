@@ -1,5 +1,6 @@
 """SWSGP beside local GPs: the paper's table on powerplant and kin8nm."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from swsgp.baselines.local_gps import fit_local_gps
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.experiments.study import Case, Study, beside, markdown, spread
-from swsgp.experiments.systems import fold, how_it_went, score, sparse
+from swsgp.experiments.systems import figure_of_systems, fold, how_it_went, of_fold, score, sparse
 from swsgp.gp.active import PerPoint
 from swsgp.gp.prediction import Predictor
 
@@ -18,11 +19,14 @@ N_FOLDS = 10
 
 
 class Level(NamedTuple):
-    """Folds that are run, and Adam's steps and rate for SWSGP."""
+    """Folds that are run; Adam's steps and rate for SWSGP; how many local GPs, of how many rows, and their steps."""
 
     folds: int
     steps: int
     learning_rate: float
+    n_experts: int = 64
+    n_points: int = 100
+    expert_steps: int = 300
 
 
 LEVELS = {"quick": Level(1, 20_000, 0.005), "full": Level(10, 300_000, 0.001)}
@@ -41,15 +45,17 @@ PAPER = {
 
 def run(study: Study) -> None:
     level = LEVELS[study.level]
+    of_swsgp = {"steps": level.steps, "learning_rate": level.learning_rate}
+    of_experts = {"n_experts": level.n_experts, "n_points": level.n_points, "steps": level.expert_steps}
     cases = [
-        {"data": name, "system": system, "fold": number}
-        | ({"steps": level.steps, "learning_rate": level.learning_rate} if system.startswith("SWSGP") else {})
+        {**of_fold(name, number, N_FOLDS), "system": system} | (of_swsgp if system.startswith("SWSGP") else of_experts)
         for number in range(level.folds)
         for name in DATA
         for system in SYSTEMS
     ]
     runs = study.runs(cases, compute)
     rows = []
+    panels: dict[str, dict[str, tuple[Sequence[float], float | None]]] = {}
     for name in DATA:
         for system in SYSTEMS:
             own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
@@ -57,6 +63,8 @@ def run(study: Study) -> None:
                 continue
             values = {key: [scores[key] for scores in own] for key in ("rmse", "nll", "nll_paper", "coverage")}
             paper_rmse, paper_nll = PAPER[name, system]
+            panels.setdefault(f"{name}, RMSE", {})[system] = (values["rmse"], paper_rmse)
+            panels.setdefault(f"{name}, NLL as in the paper", {})[system] = (values["nll_paper"], paper_nll)
             rows.append(
                 (
                     *(name, system, len(own), spread(values["rmse"])),
@@ -69,19 +77,23 @@ def run(study: Study) -> None:
     head = ("data", "system", "folds", "RMSE", "paper", "difference", "NLL", "as in the paper", "paper", "difference")
     text = (
         f"{TITLE}. Units of the target. SWSGP: {level.steps:,} steps of 64 at a rate of {level.learning_rate:g}"
-        f"{', fewer and faster than the paper’s 300,000 at 0.001' if study.quick else ''}. Local GPs: 64 of 100 rows, "
-        f"300 steps of Adam on the marginal likelihood of each. {level.folds} of {N_FOLDS} folds. Coverage is that of "
-        "95% intervals.\n\n"
+        f"{', fewer and faster than the paper’s 300,000 at 0.001' if study.quick else ''}. Local GPs: "
+        f"{level.n_experts} of {level.n_points} rows, {level.expert_steps} steps of Adam on the likelihood of each. "
+        f"{level.folds} of {N_FOLDS} folds. Coverage is that of 95% intervals.\n\n"
     )
     study.write_table(text + markdown((*head, "coverage"), rows))
+    study.write_figure(figure_of_systems(panels))
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], case["fold"], N_FOLDS)
+    data = fold(case["data"], case["fold"], case["n_folds"])
     if case["system"].startswith("SWSGP"):
         n_inducing, n_neighbors = (int(part) for part in case["system"].split("-")[1:])
         options = {name: case[name] for name in ("steps", "learning_rate")}
         model = sparse(data, PerPoint(n_neighbors), n_inducing, **options).model
         return {**how_it_went(model), "scores": score(data, Predictor(model))}
     kind = case["system"].split()[0].lower()
-    return {"scores": score(data, BaselinePredictor(fit_local_gps(data.x, data.y, kind=kind, progress=True)))}
+    options = {name: case[name] for name in ("n_experts", "n_points", "steps")}
+    return {
+        "scores": score(data, BaselinePredictor(fit_local_gps(data.x, data.y, kind=kind, progress=True, **options)))
+    }

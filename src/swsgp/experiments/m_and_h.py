@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from swsgp.experiments.study import Case, Study, attempt, markdown, spread
-from swsgp.experiments.systems import Fold, fold, how_it_went, main_score, score, trained, untrained
+from swsgp.experiments.systems import Fold, fold, how_it_went, main_score, of_fold, score, trained, untrained
 from swsgp.fit.settings import Settings
 from swsgp.fit.together import train_together
 from swsgp.gp.active import All, PerPoint
@@ -62,7 +62,7 @@ def run(study: Study) -> None:
     systems = ("SVGP", *(f"SWSGP-{h}" for h in H))
     groups = [
         [
-            {"data": name, "system": system, "m": m, "fold": number, **shared}
+            {**of_fold(name, number, N_FOLDS), "system": system, "m": m, **shared}
             for name in group
             for number in range(level.folds)
         ]
@@ -90,7 +90,7 @@ def run(study: Study) -> None:
 def compute(cases: Sequence[Case]) -> list[dict[str, Any]]:
     """Scores by system for each case, which are alike but for data set and fold."""
     first = cases[0]
-    folds = [fold(case["data"], case["fold"], N_FOLDS) for case in cases]
+    folds = [fold(case["data"], case["fold"], case["n_folds"]) for case in cases]
     h = 0 if first["system"] == "SVGP" else int(first["system"].split("-")[1])
     active: All | PerPoint = PerPoint(h) if h else All()
     settings = Settings.paper(steps=first["steps"], learning_rate=first["learning_rate"], progress=True)

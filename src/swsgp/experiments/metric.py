@@ -1,11 +1,12 @@
 """What "nearest" means: other definitions of the neighbours, and what they do to the scores."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from swsgp.experiments.study import Case, Study, markdown, spread
-from swsgp.experiments.systems import fold, how_it_went, main_score, score, sparse
+from swsgp.experiments.systems import figure_of_systems, fold, how_it_went, main_score, of_fold, score, sparse
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import RBF, Covariance, Linear, Matern52
 from swsgp.gp.prediction import Predictor
@@ -38,30 +39,35 @@ def run(study: Study) -> None:
     level = LEVELS[study.level]
     shared = {"m": M, "h": H, "steps": level.steps, "learning_rate": level.learning_rate}
     cases = [
-        {"data": name, "metric": metric, "fold": number, **shared}
+        {**of_fold(name, number, N_FOLDS), "metric": metric, **shared}
         for number in range(level.folds)
         for name in DATA
         for metric in METRICS
     ]
     runs = study.runs(cases, compute)
     rows = []
+    panels: dict[str, dict[str, tuple[Sequence[float], float | None]]] = {}
     for name in DATA:
         for metric, words in METRICS.items():
             own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["metric"]) == (name, metric)]
             if not own:
                 continue
             main = [s[main_score(s)] for s in own]
-            rows.append((name, metric, words, len(own), spread(main), spread([s["nll"] for s in own])))
+            nll = [s["nll"] for s in own]
+            rows.append((name, metric, words, len(own), spread(main), spread(nll)))
+            panels.setdefault(f"{name}, {main_score(own[0])}", {})[metric] = (main, None)
+            panels.setdefault(f"{name}, NLL", {})[metric] = (nll, None)
     text = (
         f"{TITLE}. SWSGP-{M}-{H}, {level.steps:,} steps of 64 at a rate of {level.learning_rate:g}; {level.folds} of "
         f"{N_FOLDS} folds. powerplant and kin8nm in units of the target.\n\n"
     )
     head = ("data", "nearest by", "which is", "folds", "RMSE or error", "NLL")
     study.write_table(text + markdown(head, rows))
+    study.write_figure(figure_of_systems(panels))
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], case["fold"], N_FOLDS)
+    data = fold(case["data"], case["fold"], case["n_folds"])
     options = {name: case[name] for name in ("steps", "learning_rate")}
     by = _nearest_by(case["metric"], data.x.shape[1])
     model = sparse(data, PerPoint(case["h"]), case["m"], nearest_by=by, **options).model

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swsgp.experiments.study import Case, Study, beside, markdown, spread
-from swsgp.experiments.systems import Curve, Fold, figure_of_curves, fold, how_it_went, sparse
+from swsgp.experiments.systems import Curve, Fold, figure_of_curves, fold, how_it_went, of_fold, sparse
 from swsgp.fit.loop import Trained
 from swsgp.gp.active import All, PerPoint
 from swsgp.gp.model import SparseGP
@@ -43,7 +43,9 @@ N_PREDICTED = 200
 def run(study: Study) -> None:
     level = LEVELS[study.level]
     cases = [
-        {"data": name, "system": system, "m": m, "fold": number, "learning_rate": level.learning_rate}
+        of_fold(name, number, N_FOLDS)
+        | {"system": system, "m": m, "learning_rate": level.learning_rate}
+        | ({"h": H} if system == "SWSGP" else {})
         | (
             {"time_budget": level.seconds[name]}
             if study.quick
@@ -98,7 +100,7 @@ def _steps_of_paper(name: str, system: str, seconds: float) -> int:
 
 
 def compute(case: Case) -> dict[str, Any]:
-    data = fold(case["data"], case["fold"], N_FOLDS)
+    data = fold(case["data"], case["fold"], case["n_folds"])
     active = PerPoint(H) if case["system"] == "SWSGP" else All()
     curve = Curve(data, first=1.0)
     options = {"steps": 10**7} | {

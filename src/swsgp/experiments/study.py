@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from swsgp.errors import DataError, NumericalError, SwsgpError
-from swsgp.files import replacing, write
+from swsgp.errors import DataError, NumericalError, SettingError, SwsgpError
+from swsgp.files import check_writable, replacing, write
 from swsgp.ops.native import n_cores
 from swsgp.serialization import versions
 
@@ -30,13 +30,18 @@ class Study:
 
     Every run is a line of `LEVEL.jsonl`: its case (what tells it from the others) and seed, what came out, the device,
     seconds, and versions. A study that was interrupted goes on where it stopped. A run that came to no finite number is
-    kept as "failed", with the reason, and one whose data or libraries are not there is left out.
+    kept as "failed", with the reason, and one whose data or libraries are not there is left out: a case that knows so
+    says it under "missing".
     """
 
     def __init__(self, name: str, out: Path, level: str, console: Console):
         self.folder, self.level, self._console = out / name, level, console
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise SettingError(f"results cannot be put in {out}, which is a file; name a folder with --out.") from None
         self._log = self.folder / f"{level}.jsonl"
+        check_writable(self._log)
         self.was_interrupted = False
         # Why runs are not there, with how many of them.
         self.missing: dict[str, int] = {}
@@ -60,7 +65,11 @@ class Study:
         groups = [[json.loads(json.dumps(case)) for case in group] for group in groups]
         done = self._read()
         cases = [case for group in groups for case in group]
-        left = [own for own in ([case for case in group if not _of(case, done)] for group in groups) if own]
+        left = [[case for case in group if "missing" not in case and not _of(case, done)] for group in groups]
+        left = [own for own in left if own]
+        for case in cases:
+            if "missing" in case:
+                self._leave_out(case["missing"], 1)
         start = time.monotonic()
         for i, own in enumerate(left):
             self.say(f"{i + 1}/{len(left)} {_words(own)}{_time_left(start, i, len(left))}")
@@ -71,9 +80,7 @@ class Study:
                 self.was_interrupted = True
                 break
             except SwsgpError as error:
-                if str(error) not in self.missing:
-                    self.say(f"Left out: {error}")
-                self.missing[str(error)] = self.missing.get(str(error), 0) + len(own)
+                self._leave_out(str(error), len(own))
                 continue
             seconds = time.monotonic() - started
             facts = {"device": device(), "seconds": seconds, "versions": versions()}
@@ -85,7 +92,10 @@ class Study:
         good = [run for run in found if "failed" not in run]
         for run in found:
             if "failed" in run:
-                self._notes.append(f"Failed: {_words([run['case']])}: {run['failed']}")
+                self._notes.append(
+                    f"Failed: {_words([run['case']])}: {run['failed'].rstrip('.')}. It is run again when its line is "
+                    f"taken out of {self._log.name}."
+                )
         n_missing = sum(not _of(case, done) for case in cases)
         if n_missing:
             why = "".join(f" {n:,} since {reason}" for reason, n in self.missing.items())
@@ -101,6 +111,11 @@ class Study:
                 raise KeyboardInterrupt
             raise DataError(" ".join(self.missing or self._notes))
         return good
+
+    def _leave_out(self, reason: str, n: int) -> None:
+        if reason not in self.missing:
+            self.say(f"Left out: {reason}")
+        self.missing[reason] = self.missing.get(reason, 0) + n
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
@@ -124,15 +139,19 @@ class Study:
         plt.close(figure)
 
     def _read(self) -> list[dict[str, Any]]:
-        """The runs in the log; a last line that was cut off is taken away."""
+        """The runs in the log; a last line that was cut off is taken away, and of two alike the later one counts."""
         if not self._log.exists():
             return []
-        lines = self._log.read_text(encoding="utf-8").splitlines()
-        runs = []
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        if text and not text.endswith("\n"):
+            # The next run must not go on in its line.
+            write(self._log, f"{text}\n".encode())
+        lines = text.splitlines()
+        runs: dict[str, dict[str, Any]] = {}
         for i, line in enumerate(lines):
             try:
-                runs.append(json.loads(line))
-                _ = runs[-1]["case"]
+                run = json.loads(line)
+                runs[json.dumps([run["case"], run.get("device")], sort_keys=True)] = run
             except (ValueError, TypeError, KeyError):
                 if i < len(lines) - 1:
                     raise DataError(
@@ -140,8 +159,7 @@ class Study:
                     ) from None
                 self.say(f"The last line of {self._log} was cut off, and is taken away.")
                 write(self._log, "".join(f"{line}\n" for line in lines[:-1]).encode())
-                return runs[:i]
-        return runs
+        return list(runs.values())
 
     def _append(self, run: dict[str, Any]) -> None:
         with self._log.open("a", encoding="utf-8") as log:

@@ -1,7 +1,9 @@
 """Data, models and scores of the experiments, the same for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,8 +13,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
-from swsgp.data.sets import STAND_INS, is_stand_in, load_set, set_or_stand_in
-from swsgp.errors import NumericalError
+from swsgp.data.sets import STAND_INS, data_folder, digest_of_set, is_stand_in, load_set, set_or_stand_in
+from swsgp.errors import NumericalError, SwsgpError
 from swsgp.experiments.study import SEED, Case
 from swsgp.fit.loop import Trained, train
 from swsgp.fit.settings import Settings
@@ -23,6 +25,7 @@ from swsgp.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from swsgp.gp.model import JITTER, SparseGP, create
 from swsgp.gp.prediction import Predictor
 from swsgp.metrics import PAPER_SHIFT, class_scores, coverage, rmse
+from swsgp.plots import BLUE, ORANGE
 
 # Sets whose scores the paper gives in the units of the target; the others are standardised.
 _IN_UNITS = ("powerplant", "kin8nm")
@@ -65,10 +68,20 @@ def fold(name: str, number: int, n_folds: int, max_rows: int | None = None) -> F
     )
 
 
-def of_set(asked: str) -> Case:
-    """The part of a case that says on which data it is: a set of the paper, or what stands for it."""
+def of_fold(asked: str, number: int, n_folds: int) -> Case:
+    """The part of a case that says on which data it is: a set of the paper, or what stands for it, its file, a fold."""
     name = set_or_stand_in(asked)
-    return {"data": name, "stand_in": STAND_INS[name]} if is_stand_in(name) else {"data": name}
+    return {"data": name, "fold": number, "n_folds": n_folds, **_file_of(name, data_folder())}
+
+
+@cache
+def _file_of(name: str, _: Path) -> Case:
+    """Once for each: what could not be fetched is not asked for again."""
+    try:
+        found = {"sha256": digest_of_set(name)}
+        return found | ({"stand_in": STAND_INS[name]} if is_stand_in(name) else {})
+    except SwsgpError as error:
+        return {"missing": str(error)}
 
 
 def label(case: Case) -> str:
@@ -175,6 +188,24 @@ class Curve:
         scores = score(self._data, Predictor(model))
         self.points.append({"step": float(step), "training_seconds": seconds, **scores})
         return scores
+
+
+def figure_of_systems(panels: dict[str, dict[str, tuple[Sequence[float], float | None]]]) -> Figure:
+    """A panel for each score with a row for each system: ours with the spread over folds, and the paper's."""
+    n_rows = max(map(len, panels.values()))
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 1.4 + 0.32 * n_rows), squeeze=False)
+    for axis, (title, systems) in zip(axes[0], panels.items(), strict=True):
+        for row, (ours, paper) in enumerate(systems.values()):
+            bar = np.std(ours, ddof=1) if len(ours) > 1 else None
+            axis.errorbar(np.mean(ours), row, xerr=bar, fmt="o", color=ORANGE, label=None if row else "ours")
+            if paper is not None:
+                axis.plot(paper, row, "x", color=BLUE, label=None if row else "paper")
+        axis.set_yticks(range(len(systems)), systems)
+        axis.set_ylim(len(systems) - 0.5, -0.5)
+        axis.set_title(title, fontsize=10)
+    # Scores far apart, as some of the paper's are, leave the others in one place.
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    return figure
 
 
 def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Figure:
