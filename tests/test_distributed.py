@@ -165,8 +165,8 @@ def wait_until(condition, found=lambda: None):
     [
         (1, signal.SIGKILL, "process 1 of 2 (process id {}"),
         (1, signal.SIGSTOP, "process 1 of 2 (process id {}"),
-        (0, signal.SIGKILL, "process 1 of 2 has ended: process 0 (at 127.0.0.1:"),
-        (0, signal.SIGSTOP, "process 1 of 2 has ended: process 0 (at 127.0.0.1:"),
+        (0, signal.SIGKILL, "process 0 (at 127.0.0.1:"),
+        (0, signal.SIGSTOP, "process 0 (at 127.0.0.1:"),
     ],
 )
 def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on_in_another_number(tables, tmp_path, who, how, words):

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from swsgp import Gaussian, Matern52, PerPoint, Settings, Softmax, SWSGPRegressor, create, memory, train
+from swsgp import Gaussian, Matern52, PerPoint, Settings, Softmax, SWSGPRegressor, create, memory, processes, train
 from swsgp.errors import SettingError
+from swsgp.fit.solved import Form, _that_fit
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def model_of(n_inducing, likelihood=None, **options):
 
 
 def test_a_full_s(little):
-    with pytest.raises(SettingError, match=r"full S of n_inducing=1,000 takes about 20.0 MB .* lower n_inducing"):
+    with pytest.raises(SettingError, match=r"full S of n_inducing=1,000 takes about 28.0 MB .* lower n_inducing"):
         model_of(1000, covariance_form="full")
 
 
@@ -34,8 +35,8 @@ def test_a_full_s_whose_places_32_bits_cannot_name():
 
 
 def test_a_diagonal_s_of_several_latent_functions(little):
-    model_of(10_000)
-    with pytest.raises(SettingError, match=r"training n_inducing=10,000 takes about 9.8 MB .* lower it"):
+    model_of(8_000)
+    with pytest.raises(SettingError, match=r"training n_inducing=10,000 takes about 13.1 MB .* lower it"):
         model_of(10_000, Softmax(10))
 
 
@@ -53,31 +54,44 @@ def test_the_closed_form(little):
         SWSGPRegressor(n_neighbors=4, max_steps=10**9, early_stopping=False).fit(x, x[:, 0])
 
 
+def test_landmarks_that_do_not_fit_are_left_out_where_others_do(little, monkeypatch):
+    forms = [Form(1000, 4, n, 1.0) for n in (0, 200)]
+    assert _that_fit(forms, 1000, None) == forms[:1]
+    with pytest.raises(SettingError, match="n_landmarks=200"):
+        _that_fit(forms[1:], 1000, None)
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "summed", lambda fits: fits)
+    with pytest.raises(SettingError, match="another process"):
+        _that_fit(forms[:1], 1000, None)
+
+
 def test_a_small_table_where_little_is_left(little):
     x = np.linspace(0, 1, 200)[:, None]
     SWSGPRegressor(n_neighbors=4, max_steps=1).fit(x, x[:, 0])
 
 
-def group(folder, limit, used, file=0, *, names=("memory.max", "memory.current", "inactive_file")):
+def group(folder, limit, used, file=0, *, names=("memory.max", "memory.current", "")):
+    """Half of the `file` pages have been used twice."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / names[0]).write_text(f"{limit}\n")
     (folder / names[1]).write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 5\n{names[2]} {file}\n")
+    half = f"{file // 2}\n"
+    (folder / "memory.stat").write_text(f"anon 5\n{names[2]}inactive_file {half}{names[2]}active_file {half}")
 
 
 def test_the_limits_of_containers_count(monkeypatch, tmp_path):
     """Of the process's own group, and of those above it."""
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "own")
-    (tmp_path / "own").write_text("0::/batch/job\n")
-    group(tmp_path / "batch" / "job", "max", 10)
+    (tmp_path / "own").write_text("0::/bätch/job\n", encoding="utf-8")
+    group(tmp_path / "bätch" / "job", "max", 10)
     memory.check_memory("this", 1e6, "")
-    group(tmp_path / "batch", 5_000_000, 4_500_000, 300_000)
+    group(tmp_path / "bätch", 5_000_000, 4_500_000, 300_000)
     with pytest.raises(SettingError, match=r"this takes about 1.0 MB of memory, and 0.8 MB are free; less"):
         memory.check_memory("this", 1e6, "less")
     (tmp_path / "own").write_text("3:cpu,memory:/job\n1:pids:/\n")
     memory.check_memory("this", 1e6, "")
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     group(tmp_path / "memory", 1_000_000, 500_000, names=names)
     with pytest.raises(SettingError, match=r"0.5 MB are free"):
         memory.check_memory("this", 1e6, "less")

@@ -42,9 +42,9 @@ def _free_in_groups() -> Iterator[float]:
     for line in _lines(_OWN_GROUPS):
         _, kinds, path = line.split(":", 2)
         if kinds == "":
-            top, names = _GROUPS, ("memory.max", "memory.current", "inactive_file")
+            top, names = _GROUPS, ("memory.max", "memory.current", "{}active_file")
         elif "memory" in kinds.split(","):
-            top, names = _GROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            top, names = _GROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_{}active_file")
         else:
             continue
         own = top / path.lstrip("/")
@@ -54,11 +54,12 @@ def _free_in_groups() -> Iterator[float]:
             if limit and used and limit[0].isdigit():
                 # Files that were read stay in memory only until it is wanted.
                 stat = dict(line.split() for line in _lines(folder / "memory.stat"))
-                yield float(limit[0]) - float(used[0]) + float(stat.get(names[2], 0))
+                of_files = sum(float(stat.get(names[2].format(part), 0)) for part in ("in", ""))
+                yield float(limit[0]) - float(used[0]) + of_files
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="ascii").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []

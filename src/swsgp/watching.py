@@ -84,10 +84,10 @@ class Watch:
         self._end_process, self._n_waits = end, 0
         self._since: float | None = None
         self._ended = threading.Event()
-        where = coordinator or distributed.global_state.coordinator_address
+        self._first = f"process 0 (at {coordinator or distributed.global_state.coordinator_address})"
         self.last_words = LastWords(
-            f"swsgp: process {self._me} of {self._n} has ended: process 0 (at {where}) died or hangs, or this one was "
-            f"killed. {_WAY_ON}"
+            f"swsgp: process {self._me} of {self._n} has ended: {self._first} died or hangs, or this one was killed. "
+            f"{_WAY_ON}"
             if self._me > 0
             else ""
         )
@@ -119,7 +119,7 @@ class Watch:
                 values = dict(self._client.key_value_dir_get("swsgp/"))
             except Exception:
                 if not self._ended.is_set():
-                    self._end("process 0, which keeps the others together, does not answer")
+                    self._end(f"{self._first}, which keeps the others together, does not answer")
                 return
             now = time.monotonic()
             for other, (before, when) in heard.items():

@@ -7,9 +7,10 @@ import pytest
 from models import H, M, make, toy
 from tolerances import EXACT
 
-from swsgp import PerPoint, Predictor
+from swsgp import RBF, PerPoint, Predictor
+from swsgp.errors import NumericalError
 from swsgp.gp.landmarks import Landmarks
-from swsgp.gp.model import prepared
+from swsgp.gp.model import prepared, with_precision
 
 
 @pytest.fixture
@@ -76,3 +77,9 @@ def test_the_kl_of_landmarks_is_that_of_gaussians(landmarked):
     cov = np.asarray(landmarks.root[0] @ landmarks.root[0].T)
     expected = 0.5 * (np.trace(cov) + np.sum(np.asarray(landmarks.mean) ** 2) - 5 - np.linalg.slogdet(cov)[1])
     assert float(landmarks.kl()) == pytest.approx(expected)
+
+
+def test_a_covariance_without_a_factor_is_an_error_of_numbers():
+    x = np.linspace(0, 1, 300, dtype=np.float32)[:, None]
+    with pytest.raises(NumericalError, match="300 landmarks has no factor in float32"):
+        Landmarks.at(jnp.asarray(x), 1).prepared(with_precision(RBF(3.0), "float32"), x)

@@ -85,6 +85,19 @@ def test_with_all_neighbours_per_point_equals_all_in_value_and_gradient(float64,
         np.testing.assert_allclose(one, other, **EXACT)
 
 
+def test_with_all_neighbours_a_full_s_needs_no_factor_in_float32(rng):
+    """Its root is known, and factors of it may fail."""
+    x = rng.normal(size=(8, 2)).astype(np.float32)
+    values = []
+    for active in (PerPoint(8), All()):
+        model = make(x, active, n_inducing=8, precision="float32")
+        steep = jnp.full((8, 1), np.log(1e-6)), jnp.ones_like(model.variational.lower)
+        model = eqx.tree_at(lambda m: (m.variational.log_diagonal, m.variational.lower), model, steep)
+        values.append(float(estimate(model, x, x[:, 0])))
+    assert np.isfinite(values[0])
+    np.testing.assert_allclose(*values, rtol=1e-3)
+
+
 @pytest.mark.parametrize("form", ["diag", "full"])
 def test_union_of_all_equals_all(float64, rng, form):
     x, y = toy(rng)

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(native._native is None, reason="the compiled ope
 
 @pytest.fixture
 def asked_anew():
-    native.is_available.cache_clear()
+    native._trouble.cache_clear()
     yield
-    native.is_available.cache_clear()
+    native._trouble.cache_clear()
 
 
 def test_missing_operations_are_said_once(monkeypatch, asked_anew):
@@ -72,13 +72,22 @@ def test_wrong_numbers_are_noticed(monkeypatch, asked_anew, name, broken, messag
         assert not native.is_available()
 
 
-def test_operations_that_fail_are_noticed(monkeypatch, asked_anew):
+@pytest.mark.parametrize("error", [native.jax.errors.JaxRuntimeError, TypeError])
+@pytest.mark.parametrize(("name", "device"), [("_works", "cpu"), ("_knows_one_point", "gpu")])
+def test_operations_that_fail_are_noticed(monkeypatch, asked_anew, error, name, device):
     def fail():
-        raise native.jax.errors.JaxRuntimeError("no such instruction")
+        raise error("no such instruction\nand more")
 
-    monkeypatch.setattr(native, "_works", fail)
+    monkeypatch.setattr(native, name, fail)
+    monkeypatch.setattr(native.jax, "default_backend", lambda: device)
     with pytest.warns(FitWarning, match=r"do not work on this machine \(no such instruction\)"):
-        assert not native.is_available()
+        assert not native.works_on_host()
+
+
+def test_arguments_that_are_refused_are_an_error_not_an_end():
+    code = "import numpy as np\nfrom swsgp.ops.native import _native\ntry:\n    _native.latent(np.zeros(3))\n"
+    done = run(f"{code}except TypeError:\n    print('refused')\n")
+    assert done.stdout == "refused\n", done.stderr
 
 
 def run(code):

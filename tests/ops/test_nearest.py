@@ -112,11 +112,15 @@ def test_the_largest_in_groups_are_the_largest_and_ties_go_to_the_lower_index(rn
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_of_scores_that_are_no_numbers_are_places_that_exist(float64, dtype):
     scores = np.arange(300, dtype=dtype).reshape(3, 100)
-    scores[0], scores[1, 50] = np.nan, np.nan
+    scores[0], scores[1, :3] = np.nan, np.nan
     found = np.asarray(largest(jnp.asarray(scores), 4))
     assert found.min() >= 0
     assert found.max() < 100
-    assert found[2].tolist() == [99, 98, 97, 96]
+    assert found[1:].tolist() == [[99, 98, 97, 96]] * 2
+
+
+def test_no_points_have_no_neighbours():
+    assert Search(np.zeros((5, 2)), np.ones(2))(np.zeros((0, 2)), 3).shape == (0, 3)
 
 
 def test_union_takes_all_first_choices_before_any_second_choice():

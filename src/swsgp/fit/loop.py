@@ -318,8 +318,8 @@ class _Run:
             self.start = self.before
 
     def _overhead(self) -> float:
-        """Seconds that a dispatch takes without any steps."""
-        if self.now.step >= self.settings.steps:
+        """Seconds that a dispatch takes without any steps, if it does not need other rows first."""
+        if self.window is None or not self.window.has(self.now.step):
             return 0.0
         started = self.clock.seconds
         self._first_bad_step(self._steps(self.now, 0), 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 
 from swsgp.gp.active import SearchInducing
@@ -37,9 +38,10 @@ class NeighbourTable:
         length = len(x) if length is None else length
         what = f"the table of n_neighbors={n_neighbors} neighbours of {len(x):,} rows"
         advice, n_bytes = "lower n_neighbors, or use fewer rows", 4.0 * length * n_neighbors
-        # Here, and where the steps are taken.
-        check_memory(what, 2.0 * n_bytes, advice)
-        check_device_memory(what, n_bytes, advice)
+        # Here, and where the steps are taken: several devices have a part each.
+        is_here = jax.default_backend() == "cpu"
+        check_memory(what, (1.0 + is_here) * n_bytes, advice)
+        check_device_memory(what, n_bytes / jax.local_device_count(), advice)
         self.table = np.zeros((length, n_neighbors), dtype=np.int32)
         self._x = x
 
@@ -56,8 +58,10 @@ class NeighbourTable:
         is_asked[rows.ravel()] = True
         rows = np.flatnonzero(is_asked)
         search = SearchInducing(metric, inducing, n_approximate=len(rows))
-        for start in range(0, len(rows), _AT_ONCE):
-            report(start / len(rows))
-            some = rows[start : start + _AT_ONCE]
+        n_parts = -(-len(rows) // _AT_ONCE)
+        for i in range(n_parts):
+            report(i / n_parts)
+            # Of all the table, since a search learns from the first part how best to go on.
+            some = rows[i::n_parts]
             self.table[some] = search(self._x[some], self.table.shape[1])
         return self.table

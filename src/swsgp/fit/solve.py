@@ -273,7 +273,7 @@ def _in_blocks(
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    size = max(1, _AT_ONCE // likelihood.n_latent)
+    size = min(max(1, _AT_ONCE // likelihood.n_latent), 1 << (len(y) - 1).bit_length())
     parts = []
     for start in range(0, len(y), size):
         block = [part[start : start + size] for part in (y, mean, variance)]

@@ -13,6 +13,7 @@ from swsgp import processes
 from swsgp.arrays import power_of_two_below
 from swsgp.data.batches import split_held_out
 from swsgp.data.stores import Store
+from swsgp.errors import SettingError
 from swsgp.fit import neighbour_likelihood
 from swsgp.fit.checkpoints import Checkpoints, run_name
 from swsgp.fit.loop import Trained
@@ -105,12 +106,7 @@ def train_by_solving(
     inputs and all but q(u) come.
     """
     clock = Clock()
-    for form in forms:
-        n_own = -(-(len(x) if store is None else store.n_rows) // processes.count())
-        if store is None:
-            check_solving(n_own, form.n_inducing, form.n_neighbors, form.n_landmarks)
-        else:
-            check_parts(n_own, form.n_inducing, form.n_neighbors, model.likelihood)
+    forms = _that_fit(forms, len(x) if store is None else store.n_rows, None if store is None else model.likelihood)
     rows, held = np.arange(len(x)), np.arange(0)
     if n_held_out:
         rows, held = split_held_out(len(x), n_held_out / len(x), settings.seed)
@@ -128,8 +124,10 @@ def train_by_solving(
     if found is not None:
         run, history = Run(**found[0]), found[1]
         clock = Clock(before=history[-1].seconds if history else 0.0)
+    time_to_learn = None if settings.time_budget is None else 0.5 * settings.time_budget
     try:
-        with ProgressBar(settings.steps, settings.progress and processes.is_first()) as bar, precision_scope("float32"):
+        shown = settings.progress and processes.is_first()
+        with ProgressBar(settings.steps, shown, time_to_learn) as bar, precision_scope("float32"):
             k = min(_N_NEIGHBORS, power_of_two_below(len(rows) - 1))
             for now, value in neighbour_likelihood.learn(run, hyper, data, settings, k, JITTER["float32"]):
                 run = now
@@ -141,7 +139,7 @@ def train_by_solving(
                 if processes.interrupted():
                     reason = "interrupted"
                     break
-                if settings.time_budget is not None and _is_over(clock, 0.5 * settings.time_budget):
+                if time_to_learn is not None and _is_over(clock, time_to_learn):
                     reason = "time"
                     break
     except KeyboardInterrupt:
@@ -172,6 +170,25 @@ def train_by_solving(
     if form in tried:
         history.append(Report(run.step, clock.seconds, history[-1].bound, tried[form]))
     return Solved(Trained(model, tuple(history), reason, run.step, clock.seconds), form, tried)
+
+
+def _that_fit(forms: Sequence[Form], n_rows: int, on_disk: Likelihood | None) -> list[Form]:
+    """The forms that every process has memory for; where rows are on disk that depends on their likelihood."""
+    n_own = -(-n_rows // processes.count())
+    trouble, fits = None, np.zeros(len(forms))
+    for i, form in enumerate(forms):
+        try:
+            if on_disk is None:
+                check_solving(n_own, form.n_inducing, form.n_neighbors, form.n_landmarks)
+            else:
+                check_parts(n_own, form.n_inducing, form.n_neighbors, on_disk)
+            fits[i] = 1.0
+        except SettingError as error:
+            trouble = trouble or error
+    all_fit = processes.summed(fits) == processes.count()
+    if not all_fit.any():
+        raise trouble or SettingError("another process has too little memory; lower n_inducing or n_neighbors.")
+    return [form for form, fit in zip(forms, all_fit, strict=True) if fit]
 
 
 def _is_over(clock: Clock, seconds: float) -> bool:

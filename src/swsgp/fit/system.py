@@ -121,11 +121,11 @@ def build(model: SparseGP, x: Float[np.ndarray, "N D"], shared: bool = False) ->
     if model.landmarks is not None:
         seen = model.landmarks.of_all(model.covariance, x)
     # The plain operations hold the features of all neighbours of a block, too.
-    widest = n_neighbors if native.works_on_host() else max(n_neighbors, seen.shape[1])
+    conditionals = HostConditionals(model, n_neighbors)
+    widest = n_neighbors if conditionals.are_compiled else max(n_neighbors, seen.shape[1])
     size = power_of_two_below(max(1, MAX_BLOCKS // (n_neighbors * widest)))
     a, remainder = np.empty((n_rows, n_neighbors)), np.empty(n_rows)
     prior, log_det = SparseSum(n_inducing), 0.0
-    conditionals = HostConditionals(model, n_neighbors)
     for start in range(0, n_rows, size):
         some = slice(start, start + size)
         own = index[some]

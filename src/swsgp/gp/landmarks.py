@@ -17,9 +17,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from swsgp.arrays import to_length
+from swsgp.errors import NumericalError
 from swsgp.gp.covariances import Covariance
 from swsgp.ops.compiled import jit
 from swsgp.shapes import Array, Float, Scalar
@@ -80,7 +81,13 @@ class Landmarks(eqx.Module):
         """With the features of these inducing inputs."""
         k = np.concatenate(list(self._covariances(covariance, np.asarray(self.inputs))))
         k = 0.5 * (k + k.T) + _JITTER * np.mean(np.diagonal(k)) * np.eye(len(k), dtype=k.dtype)
-        root = cholesky(k, lower=True)
+        try:
+            root = cholesky(k, lower=True)
+        except (LinAlgError, ValueError):
+            raise NumericalError(
+                f"the covariance of {len(k)} landmarks has no factor in {k.dtype.name}; take precision='float64', or "
+                "fewer landmarks."
+            ) from None
         whitening = solve_triangular(root, np.eye(len(k), dtype=k.dtype), lower=True)
         ready = eqx.tree_at(lambda part: part.whitening, self, jax.device_put(whitening))
         return eqx.tree_at(lambda part: part.features, ready, jax.device_put(ready.of_all(covariance, inducing)))

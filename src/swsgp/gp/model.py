@@ -102,7 +102,9 @@ class SparseGP(eqx.Module):
         """q(f) of a batch, and the mean KL of its points: each with its own active set, or all with one."""
         seen = self.seen_from(x)
         q, simple = self.variational, None
-        if index.ndim > 1 and self.landmarks is None:
+        # Of all of S the root is known, where the compiled operations would factor it again.
+        is_whole = isinstance(q, Full) and index.shape[-1] == len(self.inducing)
+        if index.ndim > 1 and self.landmarks is None and not is_whole:
             simple = self.covariance.simple(self.inducing.shape[1])
             simple = fused.usable(simple, index.shape[1], q.mean.shape[1], x.dtype, has_all=isinstance(q, Full))
         if index.ndim == 1:
@@ -222,16 +224,17 @@ def _mean_variance(covariance: Covariance, x: Array) -> Array:
 
 
 def _check_size(n_inducing: int, n_latent: int, covariance_form: str, itemsize: int) -> None:
-    """Whether training can hold q(u): its numbers and Adam's two moments before, during and after a dispatch."""
+    """Whether training can hold q(u): its numbers and Adam's two moments at the start, before, during and after a
+    dispatch."""
     if covariance_form == "diag":
-        what, n_numbers, advice = f"n_inducing={n_inducing:,}", 3 * n_inducing * (8 * n_latent + 2), "lower it"
+        what, n_numbers, advice = f"n_inducing={n_inducing:,}", 4 * n_inducing * (8 * n_latent + 2), "lower it"
     elif n_inducing > _MAX_FULL:
         raise SettingError(
             f"a full S takes at most {_MAX_FULL:,} inducing points, got {n_inducing:,}; take a diagonal S."
         )
     else:
-        # And their gradient.
-        what, n_numbers = f"a full S of n_inducing={n_inducing:,}", 10 * n_latent * n_inducing**2 // 2
+        # And their gradient, while it is made.
+        what, n_numbers = f"a full S of n_inducing={n_inducing:,}", 14 * n_latent * n_inducing**2 // 2
         advice = "lower n_inducing, or take a diagonal S"
     check_memory(f"training {what}", float(itemsize * n_numbers), advice)
     check_device_memory(f"training {what}", float(itemsize * n_numbers), advice)

@@ -40,6 +40,11 @@ class HostConditionals:
         none = np.zeros((len(self._inducing), 0), self._inducing.dtype)
         self._features = none if model.landmarks is None else np.asarray(model.landmarks.features)[: len(none)]
 
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the compiled operations know the model."""
+        return self._packed is not None
+
     def __call__(
         self,
         x: Float[np.ndarray, "B D"],

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -47,23 +47,29 @@ def is_built() -> bool:
 
 def works_on_host() -> bool:
     """Whether the operations can be called with arrays of the host, whatever the device in use."""
-    return is_available() if jax.default_backend() == "cpu" else is_built() and _knows_one_point()
+    return is_available() if jax.default_backend() == "cpu" else is_built() and not _trouble(_knows_one_point)
 
 
-@cache
 def is_available() -> bool:
     """Whether the operations are there and work on the device in use; says so once if they should and do not."""
     if jax.default_backend() != "cpu":
         return False
+    return not _trouble(_works)
+
+
+@cache
+def _trouble(works: Callable[[], bool]) -> str:
+    """Why the operations are of no use, which is said once."""
     trouble = _TROUBLE
     if _native is not None:
         try:
-            trouble = "" if _works() else "give wrong numbers on this machine"
-        except jax.errors.JaxRuntimeError as error:
+            trouble = "" if works() else "give wrong numbers on this machine"
+        # Whatever they do that they should not.
+        except Exception as error:
             trouble = f"do not work on this machine ({_first_line(error)})"
     if trouble:
-        warnings.warn(f"the compiled operations {trouble}: the plain ones are used, and are slower.", FitWarning, 3)
-    return not trouble
+        warnings.warn(f"the compiled operations {trouble}: the plain ones are used, and are slower.", FitWarning, 4)
+    return trouble
 
 
 def gpu_operation() -> Any:
@@ -101,7 +107,6 @@ def _works() -> bool:
     return bool(is_right and _knows_one_point() and nearest.tolist() == [[1, 2]])
 
 
-@cache
 def _knows_one_point() -> bool:
     """A point at 0 with one inducing variable at 1: k = e⁻¹ and K = 1."""
     one = np.ones((1, 1))
@@ -153,8 +158,8 @@ def latent(
     shape = (len(x), u_mean.shape[1])
     mean, variance, weights = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(index.shape, x.dtype)
     sizes = (len(x), len(inducing), index.shape[1], x.shape[1], shape[1])
-    arrays = (np.ascontiguousarray(x), index, inducing, u_mean, u_variance, theta, mean, variance, weights)
-    _native.latent(*arrays, *sizes, kinds, x.dtype == np.float64)
+    given = map(np.ascontiguousarray, (x, index, inducing, u_mean, u_variance, theta))
+    _native.latent(*given, mean, variance, weights, *sizes, kinds, x.dtype == np.float64)
     return mean, variance, weights
 
 

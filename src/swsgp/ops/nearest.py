@@ -106,13 +106,16 @@ class Search:
 
     def __call__(self, x: np.ndarray, n: int) -> np.ndarray:
         """int32 indices of shape (len(x), n)."""
-        on_host = self._on_cpu or self._boxes_beside_gpu or len(x) * self._z.size <= _MAX_ON_HOST
-        if not on_host:
-            z, factors = jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
-            return in_blocks(lambda block: _nearest(block, z, factors, n), x, len(self._z))
-        if self._is_long(x, n) and approximate.is_installed():
+        if not len(x):
+            return np.empty((0, n), np.int32)
+        on_host = self._on_cpu or len(x) * self._z.size <= _MAX_ON_HOST
+        has_boxes = self._has_boxes if on_host else self._boxes_beside_gpu
+        boxes_pay = has_boxes and self._looks_in_boxes(x, n) <= len(self._z)
+        if not on_host and not boxes_pay:
+            return in_blocks(lambda block: _nearest(block, *self._on_device, n), x, len(self._z))
+        if self._on_cpu and self._is_long(x, n) and approximate.is_installed():
             return self._lists(self._in_units(x), n)
-        if self._has_boxes and self._looks_in_boxes(x, n) <= len(self._z):
+        if boxes_pay:
             parts = (x[start : start + _AT_ONCE] for start in range(0, len(x), _AT_ONCE))
             return np.concatenate([self._boxes.nearest(self._in_units(part), n)[0] for part in parts])
         if self._has_boxes or x.shape[1] > _TREE_MAX_COLUMNS:
@@ -136,6 +139,10 @@ class Search:
             weight = _LOOK_IN_SMALL_BOXES if self._z.nbytes <= _SMALL_BOXES else _LOOK_IN_BOXES
             self._looks = weight * self._boxes.nearest(self._in_units(some), n)[1] / len(some)
         return self._looks
+
+    @cached_property
+    def _on_device(self) -> tuple[Array, Array]:
+        return jnp.asarray(self._z), jnp.asarray(self._factors, self._z.dtype)
 
     @cached_property
     def _lists(self) -> approximate.Lists:

@@ -19,7 +19,7 @@ namespace {
 // Arrays that Python has handed over.
 template <int N>
 struct Buffers {
-  Py_buffer all[N];
+  Py_buffer all[N] = {};
 
   ~Buffers() {
     for (auto& buffer : all) PyBuffer_Release(&buffer);
@@ -110,21 +110,23 @@ void systems_of(const Buffers<10>& given, const Sizes& sizes, int64_t n_features
   const T *x = given.of<T>(0), *inducing = given.of<T>(2);
   const int32_t* index = given.of<int32_t>(1);
   const int64_t n = sizes.n_points, size = sizes.n_active, columns = sizes.n_columns;
-  std::vector<T> z(n * size * columns);
   const Theta<T> theta(given.of<T>(3), columns, kinds);
-  const Inputs<T> inputs{x, z.data(), nullptr, nullptr, {given.of<T>(4), index, given.of<T>(5), n_features}};
   const bool is_whole = given.all[8].len > 0;
-  const System<T> out{given.of<T>(6), given.of<T>(7), is_whole ? given.of<T>(8) : nullptr,
-                      is_whole ? given.of<T>(9) : nullptr};
   const auto run = kernels<T>();
   const int64_t bytes = run.scratch_bytes(sizes), n_tiles = (n + run.lanes - 1) / run.lanes;
   std::atomic<int64_t> next{0};
   on_threads(std::min(n_threads, n_tiles), [&](int64_t) {
+    std::vector<T> z(run.lanes * size * columns);
     for (int64_t tile; (tile = next.fetch_add(1)) < n_tiles;) {
-      const int64_t first = tile * run.lanes, stop = std::min<int64_t>(n, first + run.lanes);
-      for (int64_t i = first * size; i < stop * size; ++i)
-        std::copy_n(inducing + index[i] * columns, columns, z.data() + i * columns);
-      run.system(sizes, theta, inputs, out, first, scratch(bytes));
+      const int64_t first = tile * run.lanes, n_own = std::min<int64_t>(n - first, run.lanes);
+      const int32_t* own = index + first * size;
+      for (int64_t i = 0; i < n_own * size; ++i) std::copy_n(inducing + own[i] * columns, columns, &z[i * columns]);
+      const T* seen = given.of<T>(5) + first * n_features;
+      const Inputs<T> inputs{x + first * columns, z.data(), nullptr, nullptr, {given.of<T>(4), own, seen, n_features}};
+      const System<T> out{given.of<T>(6) + first * size, given.of<T>(7) + first,
+                          is_whole ? given.of<T>(8) + first * size * size : nullptr,
+                          is_whole ? given.of<T>(9) + first : nullptr};
+      run.system({n_own, size, columns, sizes.n_latents}, theta, inputs, out, 0, scratch(bytes));
     }
   });
 }

@@ -30,8 +30,6 @@ struct Tile {
   V* other;     // Two vectors of `padded`.
 };
 
-
-
 inline int64_t up_to_four(int64_t n) { return (n + 3) / 4 * 4; }
 // Rows a power of two apart would fall into the same few places of the cache.
 inline int64_t stride_of(int64_t padded) { return padded % 8 == 0 ? padded + 4 : padded; }
