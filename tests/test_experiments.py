@@ -93,7 +93,7 @@ def test_a_study_keeps_what_failed_and_leaves_out_what_is_not_there(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "some" / "quick.jsonl").read_text().splitlines()]
     assert [line.get("failed") for line in lines] == [None, "too wild", None, None]
     assert (tmp_path / "some" / "quick.md").read_text() == (
-        "| a |\n\nFailed: 1: too wild. It is run again when its line is taken out of quick.jsonl.\n\n1 of 5 runs are "
+        "| a |\n\nFailed: i 1: too wild. It is run again when its line is taken out of quick.jsonl.\n\n1 of 5 runs are "
         "missing. 1 since there is no such set.\n\n1 of 3 runs met values that are not finite, and went on with more "
         "jitter and half the rate.\n"
     )

@@ -212,9 +212,9 @@ def _of(case: Case, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _words(cases: Sequence[Case]) -> str:
     """What the cases have in common; a stand-in goes by its name."""
-    first = cases[0].items()
-    shared = [v for key, v in first if key != "stand_in" and all(case.get(key) == v for case in cases)]
-    words = " · ".join(str(value) for value in shared if isinstance(value, str | int))
+    first = ((key, v) for key, v in cases[0].items() if key not in ("sha256", "n_folds", "stand_in"))
+    shared = [(key, v) for key, v in first if all(case.get(key) == v for case in cases)]
+    words = " · ".join(v if isinstance(v, str) else f"{key} {v:,}" for key, v in shared if isinstance(v, str | int))
     return f"{words} · {len(cases)} at once" if len(cases) > 1 else words
 
 
