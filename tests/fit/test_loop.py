@@ -221,9 +221,28 @@ def test_the_time_of_a_callback_is_not_counted():
 
 def test_progress_of_a_run_that_the_clock_ends_counts_seconds_not_steps(capsys):
     bar = ProgressBar(10**9, True, 60.0, Console(stderr=True))
-    bar._last_line = -np.inf
-    bar.update(Report(500, 15.0, 0.1))
-    assert capsys.readouterr().err == "step 500 · 33 steps/s · objective 0.1000 · 45 s left\n"
+    lines = []
+    for report in (Report(1, 5.0, 0.1), Report(501, 15.0, 0.1)):
+        bar._last_line = -np.inf
+        bar.update(report)
+        lines.append(capsys.readouterr().err)
+    assert lines == [
+        "step 1 · objective 0.1000 · 55 s left\n",
+        "step 501 · 50 steps/s · objective 0.1000 · 45 s left\n",
+    ]
+
+
+def test_time_left_goes_by_the_steps_after_the_first_which_compiles(capsys):
+    bar = ProgressBar(1_001, True, console=Console(stderr=True))
+    lines = []
+    for report in (Report(1, 5.0, 0.1), Report(501, 10.0, 0.1)):
+        bar._last_line = -np.inf
+        bar.update(report)
+        lines.append(capsys.readouterr().err)
+    assert lines == [
+        "step 1 of 1,001 · objective 0.1000\n",
+        "step 501 of 1,001 · 100 steps/s · objective 0.1000 · 5 s left\n",
+    ]
 
 
 def test_a_step_that_is_not_finite_is_taken_back_and_said_once():

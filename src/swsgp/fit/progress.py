@@ -1,5 +1,6 @@
 """What a person sees while training runs."""
 
+import math
 import time
 from types import TracebackType
 
@@ -22,6 +23,7 @@ class ProgressBar:
         self._n_steps, self._seconds = n_steps, seconds
         self._shown = shown
         self._score: float | None = None
+        self._first: Report | None = None
         # The first line comes soon, as a sign of life.
         self._last_line = time.monotonic() - _LINE_EVERY + _FIRST_LINE
         self._bar = Progress(
@@ -46,15 +48,20 @@ class ProgressBar:
     def update(self, report: Report) -> None:
         """Show the newest state."""
         self._score = report.score if report.score is not None else self._score
-        seconds = max(report.seconds, 1e-9)
-        of_steps, of_time = report.step / self._n_steps, seconds / self._seconds if self._seconds else 0.0
-        steps = f"{report.step:,}" if of_time > of_steps else f"{report.step:,} of {self._n_steps:,}"
-        facts = f"step {steps} · {report.step / seconds:,.0f} steps/s · objective {report.bound:.4f}"
+        # The time before the first report went into compilation.
+        self._first = self._first or report
+        n_steps, seconds = report.step - self._first.step, report.seconds - self._first.seconds
+        pace = n_steps / max(seconds, 1e-9)
+        left_by_steps = (self._n_steps - report.step) / pace if pace else math.inf
+        left_by_clock = max(0.0, self._seconds - report.seconds) if self._seconds else math.inf
+        left = min(left_by_steps, left_by_clock)
+        steps = f"{report.step:,}" if left_by_clock < left_by_steps else f"{report.step:,} of {self._n_steps:,}"
+        facts = f"step {steps} · " + (f"{pace:,.0f} steps/s · " if pace else "") + f"objective {report.bound:.4f}"
         if self._score is not None:
             facts += f" · held-out {self._score:.4f}"
-        done = max(of_steps, of_time)
+        done = max(report.step / self._n_steps, report.seconds / self._seconds if self._seconds else 0.0)
         self._bar.update(self._task, completed=done, facts=facts)
-        self._print(f"{facts} · {max(0.0, seconds / done - seconds):.0f} s left", report.step == self._n_steps)
+        self._print(facts + (f" · {left:.0f} s left" if math.isfinite(left) else ""), report.step == self._n_steps)
 
     def say(self, text: str) -> None:
         """Show what goes on between steps."""
