@@ -53,10 +53,9 @@ bench-study: $(VENV)/installed-peers
 bench-baselines: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/baselines.py
 
-# The page on the paper's experiments, from the results that are kept.
+# The tables, figures and page on the paper's experiments, from the logs of runs that are kept.
 reproduction: $(VENV)/installed
-	$(BIN)/python -c "from pathlib import Path; from swsgp.experiments.page import page; \
-	Path('docs/reproduction.md').write_text(page(Path('results/reproduce')), encoding='utf-8')"
+	$(BIN)/python -m swsgp.experiments.page
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

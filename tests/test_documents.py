@@ -1,6 +1,7 @@
 """What the documents promise."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,14 @@ def test_the_page_on_the_papers_experiments_is_made_of_the_results():
 
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     assert text == page(ROOT / "results" / "reproduce")
+
+
+def test_the_tables_on_the_papers_experiments_are_made_of_the_logs(data_folder, tmp_path, monkeypatch):
+    from swsgp.experiments.page import write_tables
+
+    monkeypatch.setattr("swsgp.experiments.study.Study.write_figure", lambda study, figure: None)
+    shutil.copytree(ROOT / "results" / "reproduce", tmp_path, dirs_exist_ok=True)
+    tables = sorted(tmp_path.glob("*/*.md"))
+    before = [table.read_text(encoding="utf-8") for table in tables]
+    write_tables(tmp_path)
+    assert [table.read_text(encoding="utf-8") for table in tables] == before

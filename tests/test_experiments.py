@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from swsgp.data.sets import STAND_INS, DataSet, is_stand_in
+from swsgp.data.sets import STAND_INS, DataSet
 from swsgp.errors import DataError, DataFolderError, NumericalError, SettingError
 from swsgp.experiments import (
     catalogue,
@@ -25,7 +25,7 @@ from swsgp.experiments import (
     running_time,
     systems,
 )
-from swsgp.experiments.study import Study, beside, markdown, spread
+from swsgp.experiments.study import Study, markdown, spread
 from swsgp.gp.active import PerPoint
 
 
@@ -34,7 +34,7 @@ def small(monkeypatch):
     """Small data sets in the place of all of them."""
 
     def file_of(name, folder):
-        return {"sha256": "1", **({"stand_in": STAND_INS[name]} if is_stand_in(name) else {})}
+        return {"sha256": "1", **({"stand_in": STAND_INS[name]} if name in STAND_INS else {})}
 
     def load(name):
         rng = np.random.default_rng(0)
@@ -90,6 +90,9 @@ def test_a_study_keeps_what_failed_and_leaves_out_what_is_not_there(tmp_path):
         assert [run["case"]["i"] for run in study.runs(cases, compute)] == [0, 3, 4]
         assert study.missing == {"there is no such set.": 1}
         study.write_table("| a |\n")
+    # Nothing but what is in the log, where nothing is to be computed.
+    study = Study("some", tmp_path, "quick", Console(quiet=True), computes=False)
+    assert [run["case"]["i"] for run in study.runs([*cases, {"i": 9}], compute)] == [0, 3, 4]
     lines = [json.loads(line) for line in (tmp_path / "some" / "quick.jsonl").read_text().splitlines()]
     assert [line.get("failed") for line in lines] == [None, "too wild", None, None]
     assert (tmp_path / "some" / "quick.md").read_text() == (
@@ -99,6 +102,42 @@ def test_a_study_keeps_what_failed_and_leaves_out_what_is_not_there(tmp_path):
     )
     with pytest.raises(DataError, match="there is no such set"):
         Study("other", tmp_path, "quick", Console(quiet=True)).runs([{"i": 2}], compute)
+
+
+@pytest.mark.parametrize(
+    "error", [np.linalg.LinAlgError("no factor"), RuntimeError("no memory\nat all"), MemoryError()]
+)
+def test_a_run_that_another_library_gives_up_has_failed(tmp_path, error):
+    def compute(case):
+        if case["i"]:
+            raise error
+        return {}
+
+    study = Study("some", tmp_path, "quick", Console(quiet=True))
+    assert len(study.runs([{"i": 0}, {"i": 1}], compute)) == 1
+    failed = json.loads((tmp_path / "some" / "quick.jsonl").read_text().splitlines()[1])["failed"]
+    assert failed == f"{type(error).__name__}: {error}".split("\n")[0]
+
+
+def test_predictions_that_are_no_numbers_have_no_scores(small, monkeypatch):
+    data = systems.fold("powerplant", 0, 5)
+    predictor = systems.Predictor(systems.untrained(data, PerPoint(4), 16))
+    assert systems.score(data, predictor)["rmse"] > 0
+    monkeypatch.setattr(systems.Predictor, "assess_numbers", lambda self, x, y: (np.full(len(x), np.nan),) * 6)
+    with pytest.raises(NumericalError, match="predicts values that are not finite"):
+        systems.score(data, predictor)
+
+
+def test_a_run_is_one_however_a_stand_in_was_described_and_wherever_it_ran(tmp_path):
+    def runs(words):
+        study = Study("some", tmp_path, "quick", Console(quiet=True))
+        return study.runs([{"data": "a", "stand_in": words}], lambda case: {"value": 1.0})
+
+    (first,) = runs("some flights")
+    log = tmp_path / "some" / "quick.jsonl"
+    log.write_text(log.read_text() + json.dumps({**first, "device": "another", "value": 2.0}) + "\n")
+    (second,) = runs("other words")
+    assert (second["value"], second["case"]["stand_in"]) == (2.0, "other words")
 
 
 def test_a_log_that_was_cut_off_loses_its_last_run_alone_and_other_damage_is_named(tmp_path):
@@ -143,8 +182,8 @@ def test_tables_are_markdown_with_the_papers_numbers_beside_ours():
     assert markdown(("a", "b"), [(1, "x")]) == "| a | b |\n|---|---|\n| 1 | x |\n"
     assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
     assert spread([1.0]) == "1.000"
-    assert beside(2.0, 1.5) == ("1.5", "+0.500")
-    assert beside(2.0, None) == ("", "")
+    assert systems.beside(2.0, 1.5, {"data": "a"}) == ("1.5", "+0.500")
+    assert systems.beside(2.0, 1.5, {"data": "a", "stand_in": "others"}) == ("1.5", "")
 
 
 def test_folds_share_no_row_and_are_scaled_by_their_training_rows(small):
@@ -201,6 +240,10 @@ def test_m_and_h_with_folds_that_train_alone_or_together(small, tmp_path, monkey
         assert (other["trained_together"], other["case"]) == (2, one["case"])
         for system, scores in one["scores"].items():
             assert scores == pytest.approx(other["scores"][system], rel=1e-3)
+    monkeypatch.setattr(m_and_h, "train_together", lambda models, *_: [None, *models[1:]])
+    failed, scored = m_and_h.compute([run["case"] for run in together[:2]])
+    assert failed == {"failed": "training met values that are not finite, and gave up."}
+    assert "scores" in scored
     for kind in ("md", "png", "pdf"):
         assert (tmp_path / "alone" / "m-and-h" / f"quick.{kind}").stat().st_size > 500
 
@@ -272,6 +315,18 @@ def test_metric(small, tmp_path, monkeypatch):
     monkeypatch.setattr(metric, "METRICS", {name: "" for name in ("learned Matérn-5/2", "linear")})
     runs = run(metric, "metric", tmp_path)
     assert len({r["scores"]["nll"] for r in runs}) == 2
+
+
+def test_figures_name_what_is_in_any_panel_once():
+    panels = {"flights": {"ours": ([1.0], None)}, "plant": {"ours": ([1.0, 2.0], 1.5), "other": ([2.0], 1.0)}}
+    (legend,) = systems.figure_of_systems(panels).legends
+    assert {text.get_text() for text in legend.get_texts()} == {"ours", "paper"}
+
+
+def test_time_in_figures_begins_after_the_step_that_compiles():
+    points = [{"step": s, "training_seconds": t, "rmse": 1.0, "nll": 1.0} for s, t in ((1.0, 60.0), (9.0, 120.0))]
+    axis = systems.figure_of_curves({"a": {"some": points, "other": points[:1]}}).axes[0]
+    assert [line.get_xdata().tolist() for line in axis.lines] == [[1.0], [1.0]]
 
 
 def test_the_prior_without_w_is_the_true_one(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from swsgp import load_set
-from swsgp.data.sets import is_stand_in, set_or_stand_in
+from swsgp.data.sets import set_or_stand_in, what_stands_in
 from swsgp.data.sources import SOURCES
 from swsgp.errors import DataError, DataFolderError
 
@@ -46,29 +46,40 @@ def test_a_stand_in_is_taken_where_the_set_itself_is_not_there(tmp_path, monkeyp
     table = pa.table({"a": [1.0], "target": [2.0]})
     pq.write_table(table, tmp_path / "query_standin.parquet")
     assert set_or_stand_in("query") == "query_standin"
-    assert is_stand_in("query_standin")
+    assert what_stands_in("query_standin") == "range queries over taxi pick-ups for those over crimes"
     pq.write_table(table, tmp_path / "query.parquet")
     assert set_or_stand_in("query") == "query"
     assert set_or_stand_in("protein") == "protein"
-    assert not is_stand_in("query")
 
 
 def test_flights_stand_for_those_of_2008_unless_there_are_as_many(tmp_path, monkeypatch):
     monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
     path = tmp_path / "airline.parquet"
     pq.write_table(pa.table({"target": [1.0]}), path)
-    assert is_stand_in("airline")
-    pq.write_table(pa.table({"target": np.zeros(5_900_000, np.int8)}), path)
-    assert not is_stand_in("airline")
+    assert what_stands_in("airline").startswith("2.5 million flights")
+    zeros = pa.array(np.zeros(5_900_000, np.int8))
+    pq.write_table(pa.table({**{f"x{i}": zeros for i in range(8)}, "target": zeros}), path)
+    assert what_stands_in("airline") is None
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"airline\.parquet is not a whole Parquet file"):
-        is_stand_in("airline")
+        what_stands_in("airline")
+
+
+def test_a_file_that_is_not_the_papers_set_is_known_as_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWSGP_DATA", str(tmp_path))
+    path = tmp_path / "kin8nm.parquet"
+    pq.write_table(pa.table({"a": [1.0, 2.0], "target": [2.0, 3.0]}), path)
+    assert what_stands_in("kin8nm") == "a file with 2 rows and 1 inputs, where it should have 8192 and 8"
+    columns = {f"x{i}": ["text"] * 8192 for i in range(8)}
+    pq.write_table(pa.table({**columns, "target": np.zeros(8192)}), path)
+    assert what_stands_in("kin8nm") == "a file with a column 'x0' of string, where it should have numbers"
 
 
 @pytest.mark.parametrize("name", ["powerplant", "kin8nm", "protein", "eeg", "credit", "spam", "mnist"])
 def test_the_sets_at_hand_are_known_by_their_sizes_and_means(data_folder, name):
     table = pq.read_table(data_folder / f"{name}.parquet")
     assert SOURCES[name].trouble_with(table) is None
+    assert what_stands_in(name) is None
     assert "rows" in SOURCES[name].trouble_with(table[1:])
     turned = table.set_column(len(table.column_names) - 1, "target", pa.array(table["target"].to_numpy() * 1.01))
     assert "means" in SOURCES[name].trouble_with(turned)

@@ -9,7 +9,7 @@ import pytest
 
 from swsgp import All, Gaussian, Matern52, PerPoint, Settings, create, train
 from swsgp.errors import SettingError
-from swsgp.fit import together
+from swsgp.fit import loop, together
 from swsgp.fit.together import train_together
 
 SETTINGS = Settings(steps=30, batch_size=16, learning_rate=0.02, learn_inducing=True)
@@ -78,6 +78,17 @@ def test_a_model_that_stays_bad_is_trained_alone(monkeypatch):
         np.testing.assert_array_equal(ours, expected)
     expected = train(good, *data[0], SETTINGS).model
     np.testing.assert_allclose(models[0].inducing, expected.inducing, rtol=1e-9)
+
+
+def test_a_model_that_stays_bad_alone_as_well_is_none_and_the_others_stay(monkeypatch):
+    monkeypatch.setattr(together, "MAX_RETRIES", 0)
+    monkeypatch.setattr(loop, "MAX_RETRIES", 0)
+    data = waves()
+    good, other = untrained(data, PerPoint(4))
+    with pytest.warns(match="not finite"):
+        models = train_together([good, bad_one(other)], data, SETTINGS)
+    assert models[0] is not None
+    assert models[1] is None
 
 
 def test_inducing_inputs_that_stay_are_refused():

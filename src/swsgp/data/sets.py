@@ -52,12 +52,14 @@ def set_or_stand_in(name: str) -> str:
     return stand_in if (data_folder() / f"{stand_in}.parquet").is_file() and not has_own else name
 
 
-def is_stand_in(name: str) -> bool:
-    """Whether the data of this name are not the paper's."""
-    path = data_folder() / f"{name}.parquet"
-    if name == "airline" and path.is_file():
-        return bool(_whole(path, pq.read_metadata).num_rows < _FLIGHTS_OF_2008)
-    return name in STAND_INS
+def what_stands_in(name: str) -> str | None:
+    """What the data of this name are, if not the paper's."""
+    path = file_of_set(name)
+    n_rows = _whole(path, pq.read_metadata).num_rows
+    if name in STAND_INS and not (name == "airline" and n_rows >= _FLIGHTS_OF_2008):
+        return STAND_INS[name]
+    trouble = SOURCES[name].trouble_with(_table(path)) if name in SOURCES else None
+    return f"a file with {trouble}" if trouble else None
 
 
 def file_of_set(name: str) -> Path:
@@ -81,13 +83,17 @@ def digest_of_set(name: str) -> str:
 
 def load_set(name: str) -> DataSet:
     """A data set from its file; the column `target` is what is to be predicted."""
-    path = file_of_set(name)
-    table = _whole(path, lambda path: pq.read_table(path, page_checksum_verification=True))
-    if "target" not in table.column_names:
-        raise DataError(f"{path} must have a column 'target', got {', '.join(table.column_names)}.")
+    table = _table(file_of_set(name))
     inputs = table.drop_columns([column for column in ("target", "split") if column in table.column_names])
     columns = tuple(inputs.column_names)
     return DataSet(name, columns, as_inputs(inputs), as_target(table["target"].to_numpy()))
+
+
+def _table(path: Path) -> pa.Table:
+    table = _whole(path, lambda path: pq.read_table(path, page_checksum_verification=True))
+    if "target" not in table.column_names:
+        raise DataError(f"{path} must have a column 'target', got {', '.join(table.column_names)}.")
+    return table
 
 
 def _whole(path: Path, read: Callable[[Path], Any]) -> Any:

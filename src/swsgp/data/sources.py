@@ -49,6 +49,10 @@ class Source:
             return f"{len(table)} rows and {len(inputs)} inputs, where it should have {self.n_rows} and {self.n_inputs}"
         if self.means is None:
             return None
+        for name in (*inputs, "target"):
+            kind = table.schema.field(name).type
+            if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+                return f"a column {name!r} of {kind}, where it should have numbers"
         found = float(np.mean([_mean(table[column]) for column in inputs])), _mean(table["target"])
         if np.allclose(found, self.means, rtol=1e-4, atol=1e-5):
             return None

@@ -7,9 +7,10 @@ import numpy as np
 
 from swsgp.baselines.deep_features import fit_deep_features
 from swsgp.baselines.predictive import Baseline, BaselinePredictor
-from swsgp.experiments.study import Case, Study, beside, markdown, spread
+from swsgp.experiments.study import Case, Study, markdown, spread
 from swsgp.experiments.systems import (
     Fold,
+    beside,
     figure_of_systems,
     fold,
     how_it_went,
@@ -18,6 +19,7 @@ from swsgp.experiments.systems import (
     of_fold,
     score,
     sparse,
+    title,
 )
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import Linear, Matern32
@@ -118,7 +120,7 @@ def run(study: Study) -> None:
         cells = (spread(main), *_beside(main, paper_main, case), *nlls, *_beside(as_paper, paper_nll, case))
         for what, ours, paper in ((main_score(own[0]), main, paper_main), ("NLL as in the paper", as_paper, paper_nll)):
             theirs = None if "stand_in" in case else float(paper.split()[0])
-            panels.setdefault(f"{case['data']}, {what}", {})[shown] = (ours, theirs)
+            panels.setdefault(f"{title(case)}, {what}", {})[shown] = (ours, theirs)
         rows.append((label(case), shown, len(own), *cells, *of_classes))
     kiss, svdkl, dgp = (level.others[name] for name in ("KISS-GP", "SVDKL", "DGP-RBF"))
     text = (
@@ -136,7 +138,7 @@ def run(study: Study) -> None:
 
 
 def _beside(ours: Sequence[float], paper: str, case: Case) -> tuple[str, str]:
-    return paper, "" if "stand_in" in case else beside(float(np.mean(ours)), float(paper.split()[0]))[1]
+    return paper, beside(float(np.mean(ours)), float(paper.split()[0]), case)[1]
 
 
 def compute(case: Case) -> dict[str, Any]:

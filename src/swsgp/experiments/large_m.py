@@ -5,7 +5,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swsgp.experiments.study import Case, Study, markdown
-from swsgp.experiments.systems import Curve, figure_of_curves, fold, how_it_went, label, main_score, of_fold, sparse
+from swsgp.experiments.systems import (
+    Curve,
+    figure_of_curves,
+    fold,
+    how_it_went,
+    label,
+    main_score,
+    of_fold,
+    sparse,
+    title,
+)
 from swsgp.gp.active import All, PerPoint
 from swsgp.gp.covariances import Linear, Matern32
 
@@ -96,9 +106,9 @@ def run(study: Study) -> None:
     text = (
         f"{TITLE}. Mini-batches of 64, a rate of {level.learning_rate:g}, κ = 1; each model trained for "
         f"{level.elsewhere:,} {unit}, on airline for {level.on_airline:,}{of_rows}{of_svgp}; one of {N_FOLDS} folds is "
-        "the test. Seconds are those of training, with compilation. Airline: Matérn-3/2 plus linear. protein, wave and "
-        "query standardised. In the column of the base rate: error and NLL of always predicting it; coverage is that "
-        "of 95% intervals.\n\n"
+        "the test. Seconds are those of training, with compilation, which the figure leaves out. Airline: Matérn-3/2 "
+        "plus linear. protein, wave and query standardised. In the column of the base rate: error and NLL of always "
+        "predicting it; coverage is that of 95% intervals.\n\n"
     )
     head = ("data", "system", "steps", "seconds", "on", "RMSE or error", "NLL", "AUC", "base rate", "coverage", "paper")
     study.write_table(text + markdown(head, rows))
@@ -106,8 +116,7 @@ def run(study: Study) -> None:
     several = len({r["device"] for r in runs}) > 1
     for r in runs:
         system = r["case"]["system"] + (f" ({r['device']})" if several else "")
-        name = r["case"]["data"] + (" (stand-in)" if "stand_in" in r["case"] else "")
-        curves.setdefault(name, {})[system] = r["curve"]
+        curves.setdefault(title(r["case"]), {})[system] = r["curve"]
     study.write_figure(figure_of_curves(curves))
 
 

@@ -7,8 +7,18 @@ import numpy as np
 
 from swsgp.baselines.local_gps import fit_local_gps
 from swsgp.baselines.predictive import BaselinePredictor
-from swsgp.experiments.study import Case, Study, beside, markdown, spread
-from swsgp.experiments.systems import figure_of_systems, fold, how_it_went, of_fold, score, sparse
+from swsgp.experiments.study import Case, Study, markdown, spread
+from swsgp.experiments.systems import (
+    beside,
+    figure_of_systems,
+    fold,
+    how_it_went,
+    label,
+    of_fold,
+    score,
+    sparse,
+    title,
+)
 from swsgp.gp.active import PerPoint
 from swsgp.gp.prediction import Predictor
 
@@ -58,19 +68,21 @@ def run(study: Study) -> None:
     panels: dict[str, dict[str, tuple[Sequence[float], float | None]]] = {}
     for name in DATA:
         for system in SYSTEMS:
-            own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
+            own = [r for r in runs if (r["case"]["data"], r["case"]["system"]) == (name, system)]
             if not own:
                 continue
-            values = {key: [scores[key] for scores in own] for key in ("rmse", "nll", "nll_paper", "coverage")}
+            case = own[0]["case"]
+            values = {key: [r["scores"][key] for r in own] for key in ("rmse", "nll", "nll_paper", "coverage")}
             paper_rmse, paper_nll = PAPER[name, system]
-            panels.setdefault(f"{name}, RMSE", {})[system] = (values["rmse"], paper_rmse)
-            panels.setdefault(f"{name}, NLL as in the paper", {})[system] = (values["nll_paper"], paper_nll)
+            for what, key, paper in (("RMSE", "rmse", paper_rmse), ("NLL as in the paper", "nll_paper", paper_nll)):
+                theirs = None if "stand_in" in case else paper
+                panels.setdefault(f"{title(case)}, {what}", {})[system] = (values[key], theirs)
             rows.append(
                 (
-                    *(name, system, len(own), spread(values["rmse"])),
-                    *beside(np.mean(values["rmse"]), paper_rmse),
+                    *(label(case), system, len(own), spread(values["rmse"])),
+                    *beside(np.mean(values["rmse"]), paper_rmse, case),
                     *(spread(values["nll"]), spread(values["nll_paper"])),
-                    *beside(np.mean(values["nll_paper"]), paper_nll),
+                    *beside(np.mean(values["nll_paper"]), paper_nll, case),
                     f"{np.mean(values['coverage']):.3f}",
                 )
             )

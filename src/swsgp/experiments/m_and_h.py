@@ -10,8 +10,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from swsgp.errors import NumericalError
 from swsgp.experiments.study import Case, Study, attempt, markdown, spread
-from swsgp.experiments.systems import Fold, fold, how_it_went, main_score, of_fold, score, trained, untrained
+from swsgp.experiments.systems import (
+    Fold,
+    fold,
+    how_it_went,
+    label,
+    legend_below,
+    main_score,
+    of_fold,
+    score,
+    trained,
+    untrained,
+)
 from swsgp.fit.settings import Settings
 from swsgp.fit.together import train_together
 from swsgp.gp.active import All, PerPoint
@@ -57,7 +69,6 @@ Found = dict[tuple[str, str, int], list[dict[str, float]]]
 
 def run(study: Study) -> None:
     level = LEVELS[study.level]
-    names = tuple(name for group in level.groups for name in group)
     shared = {"steps": level.steps, "learning_rate": level.learning_rate}
     systems = ("SVGP", *(f"SWSGP-{h}" for h in H))
     groups = [
@@ -73,7 +84,8 @@ def run(study: Study) -> None:
     found: Found = {}
     for r in runs:
         for system, scores in r["scores"].items():
-            found.setdefault((r["case"]["data"], system, r["case"]["m"]), []).append(scores)
+            found.setdefault((label(r["case"]), system, r["case"]["m"]), []).append(scores)
+    names = tuple(dict.fromkeys(name for name, _, _ in found))
     on = sorted({r["device"] for r in runs})
     text = (
         f"{TITLE}. {level.steps:,} steps of 64 at a rate of {level.learning_rate:g}"
@@ -107,8 +119,10 @@ def _alone(data: Fold, start: SparseGP, settings: Settings, h: int) -> dict[str,
     return _scores(data, trained(start, data.x, data.y, settings).model, h)
 
 
-def _scores(data: Fold, model: SparseGP, h: int) -> dict[str, Any]:
+def _scores(data: Fold, model: SparseGP | None, h: int) -> dict[str, Any]:
     """Of a model with H active inducing variables, or of SVGP, which predicts from its H nearest, too."""
+    if model is None:
+        raise NumericalError("training met values that are not finite, and gave up.")
     m = len(model.inducing)
     systems = {f"SWSGP-M-{h}" if h else "SVGP-16" if m == 16 else "SVGP-M": model}
     if not h and m > 16:
@@ -167,5 +181,5 @@ def _figure(found: Found, names: tuple[str, ...], sizes: tuple[int, ...]) -> Fig
         panels[0, column].set_title(name, fontsize=10)
         panels[1, column].set_xlabel("M")
         panels[1, column].set_xticks(sizes)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    legend_below(figure, 4)
     return figure

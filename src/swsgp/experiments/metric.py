@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swsgp.experiments.study import Case, Study, markdown, spread
-from swsgp.experiments.systems import figure_of_systems, fold, how_it_went, main_score, of_fold, score, sparse
+from swsgp.experiments.systems import figure_of_systems, fold, how_it_went, label, main_score, of_fold, score, sparse
 from swsgp.gp.active import PerPoint
 from swsgp.gp.covariances import RBF, Covariance, Linear, Matern52
 from swsgp.gp.prediction import Predictor
@@ -49,12 +49,13 @@ def run(study: Study) -> None:
     panels: dict[str, dict[str, tuple[Sequence[float], float | None]]] = {}
     for name in DATA:
         for metric, words in METRICS.items():
-            own = [r["scores"] for r in runs if (r["case"]["data"], r["case"]["metric"]) == (name, metric)]
-            if not own:
+            of_metric = [r for r in runs if (r["case"]["data"], r["case"]["metric"]) == (name, metric)]
+            if not of_metric:
                 continue
+            own, shown = [r["scores"] for r in of_metric], label(of_metric[0]["case"])
             main = [s[main_score(s)] for s in own]
             nll = [s["nll"] for s in own]
-            rows.append((name, metric, words, len(own), spread(main), spread(nll)))
+            rows.append((shown, metric, words, len(own), spread(main), spread(nll)))
             panels.setdefault(f"{name}, {main_score(own[0])}", {})[metric] = (main, None)
             panels.setdefault(f"{name}, NLL", {})[metric] = (nll, None)
     text = (

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from swsgp.experiments.catalogue import NAMES, module
+from swsgp.experiments.study import Study
 
 # What the paper says, in our words, and what we found.
 CLAIMS: dict[str, tuple[str, str]] = {
@@ -89,7 +92,7 @@ def page(results: Path) -> str:
         claim, found = CLAIMS.get(name, ("", ""))
         if claim:
             parts += [f"**The paper:** {claim}", "", f"**We:** {found}", ""]
-        levels = [level for level in ("full", "quick") if (results / name / f"{level}.md").exists()]
+        levels = _levels(results, name)
         if not levels:
             parts += [f"Not run yet: {module(name).TITLE}."]
         for level in levels:
@@ -97,3 +100,21 @@ def page(results: Path) -> str:
             if (results / name / f"{level}.png").exists():
                 parts += [f"![{name}, {level}](../results/reproduce/{name}/{level}.png)", ""]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def write_tables(results: Path) -> None:
+    """The tables and figures of all runs in the logs, without a new one; the data sets must be there."""
+    for name in NAMES:
+        for level in _levels(results, name):
+            study = Study(name, results, level, Console(quiet=True), computes=False)
+            module(name).run(study)
+
+
+def _levels(results: Path, name: str) -> list[str]:
+    return [level for level in ("full", "quick") if (results / name / f"{level}.jsonl").exists()]
+
+
+if __name__ == "__main__":
+    kept = Path("results/reproduce")
+    write_tables(kept)
+    Path("docs/reproduction.md").write_text(page(kept), encoding="utf-8")

@@ -5,8 +5,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from swsgp.experiments.study import Case, Study, beside, markdown, spread
-from swsgp.experiments.systems import Curve, Fold, figure_of_curves, fold, how_it_went, of_fold, sparse
+from swsgp.experiments.study import Case, Study, markdown, spread
+from swsgp.experiments.systems import (
+    Curve,
+    Fold,
+    beside,
+    figure_of_curves,
+    fold,
+    how_it_went,
+    label,
+    of_fold,
+    sparse,
+    title,
+)
 from swsgp.fit.loop import Trained
 from swsgp.gp.active import All, PerPoint
 from swsgp.gp.model import SparseGP
@@ -63,13 +74,14 @@ def run(study: Study) -> None:
             own = [r for r in runs if (r["case"]["data"], r["case"]["system"], r["device"]) == (name, system, device)]
             if not own:
                 continue
-            cells = [name, f"{system}-{SIZES[name]}" + (f"-{H}" if system == "SWSGP" else ""), device, len(own)]
+            case = own[0]["case"]
+            cells = [label(case), f"{system}-{SIZES[name]}" + (f"-{H}" if system == "SWSGP" else ""), device, len(own)]
             for key, theirs in zip(("step_ms", "prediction_ms"), paper, strict=False):
                 ours = [r[key] for r in own]
                 cells += [spread(ours), f"{theirs:g}", f"{theirs / np.mean(ours):.1f}"]
             for key, theirs in zip(("error", "nll"), paper[2:], strict=True):
                 ours = [r["scores"][key] for r in own]
-                cells += [spread(ours), *beside(float(np.mean(ours)), theirs)]
+                cells += [spread(ours), *beside(float(np.mean(ours)), theirs, case)]
             rows.append(cells)
     head = ["data", "system", "on", "folds"]
     for what in ("ms a step", "ms a prediction"):
@@ -91,7 +103,7 @@ def run(study: Study) -> None:
     curves: dict[str, dict[str, Any]] = {}
     for r in runs:
         if r["case"]["fold"] == 0:
-            curves.setdefault(r["case"]["data"], {})[r["case"]["system"]] = r["curve"]
+            curves.setdefault(title(r["case"]), {})[r["case"]["system"]] = r["curve"]
     study.write_figure(figure_of_curves(curves))
 
 

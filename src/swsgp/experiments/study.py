@@ -31,11 +31,11 @@ class Study:
     Every run is a line of `LEVEL.jsonl`: its case (what tells it from the others) and seed, what came out, the device,
     seconds, and versions. A study that was interrupted goes on where it stopped. A run that came to no finite number is
     kept as "failed", with the reason, and one whose data or libraries are not there is left out: a case that knows so
-    says it under "missing".
+    says it under "missing". If nothing is to be computed, those in the log alone are there.
     """
 
-    def __init__(self, name: str, out: Path, level: str, console: Console):
-        self.folder, self.level, self._console = out / name, level, console
+    def __init__(self, name: str, out: Path, level: str, console: Console, *, computes: bool = True):
+        self.folder, self.level, self._console, self._computes = out / name, level, console, computes
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -65,8 +65,8 @@ class Study:
         groups = [[json.loads(json.dumps(case)) for case in group] for group in groups]
         done = self._read()
         cases = [case for group in groups for case in group]
-        left = [[case for case in group if "missing" not in case and not _of(case, done)] for group in groups]
-        left = [own for own in left if own]
+        left = [[case for case in group if "missing" not in case and _key(case) not in done] for group in groups]
+        left = [own for own in left if own] if self._computes else []
         for case in cases:
             if "missing" in case:
                 self._leave_out(case["missing"], 1)
@@ -86,9 +86,10 @@ class Study:
             facts = {"device": device(), "seconds": seconds, "versions": versions()}
             facts |= {"trained_together": len(own)} if len(own) > 1 else {}
             for case, outcome in zip(own, outcomes, strict=True):
-                done.append({"case": case, "seed": SEED, **outcome, **facts})
-                self._append(done[-1])
-        found = [run for case in cases for run in _of(case, done)]
+                done[_key(case)] = {"case": case, "seed": SEED, **outcome, **facts}
+                self._append(done[_key(case)])
+        # What a stand-in is said to be may have changed since.
+        found = [{**done[_key(case)], "case": case} for case in cases if _key(case) in done]
         good = [run for run in found if "failed" not in run]
         for run in found:
             if "failed" in run:
@@ -96,7 +97,7 @@ class Study:
                     f"Failed: {_words([run['case']])}: {run['failed'].rstrip('.')}. It is run again when its line is "
                     f"taken out of {self._log.name}."
                 )
-        n_missing = sum(not _of(case, done) for case in cases)
+        n_missing = len(cases) - len(found)
         if n_missing:
             why = "".join(f" {n:,} since {reason}" for reason, n in self.missing.items())
             self._notes.append(f"{n_missing:,} of {len(cases):,} runs are missing.{why}")
@@ -138,10 +139,10 @@ class Study:
             self.say(f"Wrote {path}.")
         plt.close(figure)
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> dict[str, dict[str, Any]]:
         """The runs in the log; a last line that was cut off is taken away, and of two alike the later one counts."""
         if not self._log.exists():
-            return []
+            return {}
         text = self._log.read_text(encoding="utf-8", errors="replace")
         if text and not text.endswith("\n"):
             # The next run must not go on in its line.
@@ -151,15 +152,15 @@ class Study:
         for i, line in enumerate(lines):
             try:
                 run = json.loads(line)
-                runs[json.dumps([run["case"], run.get("device")], sort_keys=True)] = run
-            except (ValueError, TypeError, KeyError):
+                runs[_key(run["case"])] = run
+            except (ValueError, TypeError, KeyError, AttributeError):
                 if i < len(lines) - 1:
                     raise DataError(
                         f"line {i + 1} of {self._log} is not a run; take it away, or name another folder with --out."
                     ) from None
                 self.say(f"The last line of {self._log} was cut off, and is taken away.")
                 write(self._log, "".join(f"{line}\n" for line in lines[:-1]).encode())
-        return list(runs.values())
+        return runs
 
     def _append(self, run: dict[str, Any]) -> None:
         with self._log.open("a", encoding="utf-8") as log:
@@ -174,6 +175,9 @@ def attempt(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return compute()
     except NumericalError as error:
         return {"failed": str(error)}
+    # What other libraries raise where a factor, or memory for it, is not to be had.
+    except (np.linalg.LinAlgError, RuntimeError, MemoryError) as error:
+        return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
 def device() -> str:
@@ -200,14 +204,9 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
     return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
 
 
-def beside(ours: float, paper: float | None, digits: int = 3) -> tuple[str, str]:
-    """The paper's number, and how much ours is above it; empty where the paper gives none."""
-    return ("", "") if paper is None else (f"{paper:g}", f"{ours - paper:+.{digits}f}")
-
-
-def _of(case: Case, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of a case: one, or one for each device where logs were put together."""
-    return [run for run in runs if run["case"] == case]
+def _key(case: Case) -> str:
+    """What tells a case from others. Words on a stand-in do not; its file has a digest."""
+    return json.dumps({key: value for key, value in case.items() if key != "stand_in"}, sort_keys=True)
 
 
 def _words(cases: Sequence[Case]) -> str:

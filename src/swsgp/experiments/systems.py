@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
-from swsgp.data.sets import STAND_INS, data_folder, digest_of_set, is_stand_in, load_set, set_or_stand_in
+from swsgp.data.sets import data_folder, digest_of_set, load_set, set_or_stand_in, what_stands_in
 from swsgp.errors import NumericalError, SwsgpError
 from swsgp.experiments.study import SEED, Case
 from swsgp.fit.loop import Trained, train
@@ -78,8 +78,8 @@ def of_fold(asked: str, number: int, n_folds: int) -> Case:
 def _file_of(name: str, _: Path) -> Case:
     """Once for each: what could not be fetched is not asked for again."""
     try:
-        found = {"sha256": digest_of_set(name)}
-        return found | ({"stand_in": STAND_INS[name]} if is_stand_in(name) else {})
+        found, instead = {"sha256": digest_of_set(name)}, what_stands_in(name)
+        return found if instead is None else found | {"stand_in": instead}
     except SwsgpError as error:
         return {"missing": str(error)}
 
@@ -87,6 +87,16 @@ def _file_of(name: str, _: Path) -> Case:
 def label(case: Case) -> str:
     """A data set's name, and that it is not the paper's where it is not."""
     return f"{case['data']} (stand-in: {case['stand_in']})" if "stand_in" in case else str(case["data"])
+
+
+def title(case: Case) -> str:
+    """The same in a figure."""
+    return case["data"] + (" (stand-in)" if "stand_in" in case else "")
+
+
+def beside(ours: float, paper: float, case: Case, digits: int = 3) -> tuple[str, str]:
+    """The paper's number, and how much ours is above it, if it is of the same data."""
+    return f"{paper:g}", "" if "stand_in" in case else f"{ours - paper:+.{digits}f}"
 
 
 def untrained(
@@ -150,10 +160,12 @@ def score(data: Fold, predictor: Predictor | BaselinePredictor) -> dict[str, flo
     """RMSE and NLL, or error and NLL, on the test rows; the NLL is that of the observations in their units."""
     if data.is_classes:
         probabilities, log_p = predictor.assess_classes(data.x_test, data.y_test)
+        _check_finite(probabilities, log_p)
         found = class_scores(data.y_test, probabilities / probabilities.sum(axis=1, keepdims=True))
         kept = {name: found[name] for name in ("error", "auc", "base_error", "base_entropy")}
         return kept | {"nll": float(-np.mean(log_p))}
     mean, _, lower, upper, _, log_p = predictor.assess_numbers(data.x_test, data.y_test)
+    _check_finite(mean, lower, upper, log_p)
     nll = float(np.log(data.unit) - np.mean(log_p))
     return {
         "rmse": data.unit * rmse(data.y_test, mean),
@@ -161,6 +173,11 @@ def score(data: Fold, predictor: Predictor | BaselinePredictor) -> dict[str, flo
         "nll_paper": nll - PAPER_SHIFT,
         "coverage": coverage(data.y_test, lower, upper),
     }
+
+
+def _check_finite(*predicted: np.ndarray) -> None:
+    if not all(np.isfinite(part).all() for part in predicted):
+        raise NumericalError("the model predicts values that are not finite.")
 
 
 def main_score(scores: dict[str, float]) -> str:
@@ -197,23 +214,34 @@ def figure_of_systems(panels: dict[str, dict[str, tuple[Sequence[float], float |
     for axis, (title, systems) in zip(axes[0], panels.items(), strict=True):
         for row, (ours, paper) in enumerate(systems.values()):
             bar = np.std(ours, ddof=1) if len(ours) > 1 else None
-            axis.errorbar(np.mean(ours), row, xerr=bar, fmt="o", color=ORANGE, label=None if row else "ours")
+            axis.errorbar(np.mean(ours), row, xerr=bar, fmt="o", color=ORANGE, label="ours")
             if paper is not None:
-                axis.plot(paper, row, "x", color=BLUE, label=None if row else "paper")
+                axis.plot(paper, row, "x", color=BLUE, label="paper")
         axis.set_yticks(range(len(systems)), systems)
         axis.set_ylim(len(systems) - 0.5, -0.5)
         axis.set_title(title, fontsize=10)
     # Scores far apart, as some of the paper's are, leave the others in one place.
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    legend_below(figure, 2)
     return figure
 
 
+def legend_below(figure: Figure, n_columns: int) -> None:
+    """One legend for all panels."""
+    found: dict[str, Any] = {}
+    for axis in figure.axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found = dict(zip(labels, handles, strict=True)) | found
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=n_columns, fontsize=8)
+
+
 def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Figure:
-    """Scores over training time: a column for each data set, a curve for each system."""
+    """Scores over training time after the first step, which compiles: data sets in columns, a curve for each system."""
     figure, panels = plt.subplots(2, len(curves), figsize=(3.6 * len(curves), 5.4), squeeze=False, sharex="col")
     for column, (name, systems) in enumerate(curves.items()):
         for system, points in systems.items():
-            minutes = [point["training_seconds"] / 60 for point in points]
+            compiled = points[0]["training_seconds"] if points[0]["step"] == 1 and len(points) > 1 else 0.0
+            points = [point for point in points if point["training_seconds"] > compiled]
+            minutes = [(point["training_seconds"] - compiled) / 60 for point in points]
             for row, key in enumerate((main_score(points[0]), "nll")):
                 panels[row, column].plot(minutes, [point[key] for point in points], marker=".", label=system)
                 panels[row, column].set_ylabel({"rmse": "RMSE", "error": "error", "nll": "NLL"}[key])

@@ -25,12 +25,13 @@ _CHUNK = 1000
 
 def train_together(
     models: Sequence[SparseGP], data: Sequence[tuple[np.ndarray, np.ndarray]], settings: Settings
-) -> list[SparseGP]:
+) -> list[SparseGP | None]:
     """Models of the same shapes, each trained on inputs and observations of its own as `train` would alone.
 
     Neighbours are searched in every step, so this is for inducing inputs that move. A model that meets a value that
     is not finite repeats the steps of that dispatch with ten times the jitter and half the rate, which it keeps. If
-    that has been tried often enough, it is trained again by `train`, which knows other ways to go on.
+    that has been tried often enough, it is trained again by `train`, which knows other ways to go on; there is none
+    where this gives up as well.
     """
     if not settings.learn_inducing:
         raise SettingError("models are trained together with inducing inputs that move: set learn_inducing=True.")
@@ -81,11 +82,11 @@ def train_together(
     ]
 
 
-def _alone(model: SparseGP, data: tuple[np.ndarray, np.ndarray], settings: Settings) -> SparseGP:
+def _alone(model: SparseGP, data: tuple[np.ndarray, np.ndarray], settings: Settings) -> SparseGP | None:
     trained = train(model, *data, settings)
     if trained.reason == "interrupted":
         raise KeyboardInterrupt
-    return trained.model
+    return None if trained.reason == "not finite" else trained.model
 
 
 @jit
