@@ -89,6 +89,22 @@ def test_boxes_leave_out_nothing_and_break_ties_by_index(rng, dtype, level):
     assert 130 * 40 <= n_looked_at < 130 * 3001
 
 
+@pytest.mark.parametrize("way", ["boxes", "plain", "blocks"])
+def test_of_points_that_are_equally_far_the_first_are_nearest_whatever_rows_come_with_them(rng, monkeypatch, way):
+    """Columns of zeros and ones: most distances are those of many other points, too."""
+    monkeypatch.setattr(module, "_BOXES_MAX_COLUMNS", 99 if way == "boxes" else 0)
+    monkeypatch.setattr(module, "_MIN_BLOCKWISE", 1 if way == "blocks" else 10**9)
+    monkeypatch.setattr(module, "_MAX_NUMBERS", 5000)
+    x, z = (rng.integers(0, 2, size=(n, 12)).astype("float32") for n in (90, 400))
+    factors = np.repeat([1.0, 2.0], 6)
+    far = (((x[:, None] - z[None]) * factors) ** 2).sum(-1)
+    search = Search(z, factors)
+    found = search(x, 20)
+    np.testing.assert_array_equal(found, np.argsort(far, axis=1, kind="stable")[:, :20])
+    alone = np.concatenate([search(x[i : i + 7], 20) for i in range(0, 90, 7)])
+    np.testing.assert_array_equal(found, alone)
+
+
 @pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
 def test_boxes_refuse_what_does_not_fit():
     tree = native.Tree(np.zeros((5, 2)))

@@ -176,6 +176,7 @@ def systems(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """`swsgp.ops.fused.conditionals` of points, of which `index` has the active sets, on all cores without JAX."""
     (n, n_active), dtype = index.shape, inducing.dtype
+    x, seen = (np.asarray(part, dtype) for part in (x, seen))
     shapes: list[tuple[int, ...]] = [(n, n_active), (n,)]
     shapes += [(n, n_active, n_active), (n,)] if whole else [(0,), (0,)]
     weights, remainder, precision, log_det = (np.empty(shape, dtype) for shape in shapes)

@@ -15,10 +15,10 @@ from swsgp.shapes import Array, Float, Int
 
 # Measured on two CPU cores: with more columns than this, looking at all points is faster than boxes, or a tree.
 _BOXES_MAX_COLUMNS, _TREE_MAX_COLUMNS = 24, 10
-# With fewer it depends on the points: so many queries say how many are looked at in boxes. That takes longer for each
+# With fewer it depends on the points: so many of them say how many are looked at in boxes. That takes longer for each
 # of them than looking at all does, or less where boxes of so many bytes stay in a cache.
-_N_SAMPLE, _LOOK_IN_BOXES, _LOOK_IN_SMALL_BOXES, _SMALL_BOXES = 256, 2.5, 0.75, 8 << 20
-# Queries that are searched for at once in boxes, after which an interruption is noticed.
+_N_SAMPLE, _LOOK_IN_BOXES, _LOOK_IN_SMALL_BOXES, _SMALL_BOXES = 64, 2.5, 0.75, 8 << 20
+# Queries that are searched for at once on a CPU, after which an interruption is noticed.
 _AT_ONCE = 1 << 17
 # Boxes on the CPU beat a GPU that looks at all points from so many points on, times CPU cores, and up to so many
 # columns: an H200 takes 16 ps for each pair, a core 70 µs for each search.
@@ -28,6 +28,9 @@ _MAX_ON_HOST = 1 << 21
 _THREADS_MIN_POINTS = 16
 # So many distances are worth scikit-learn's search in blocks on all cores, which is several times faster on a CPU.
 _MIN_BLOCKWISE = 1_000_000
+# So many more points than asked for are looked at once more, with so many numbers at once, for the order of those that
+# are equally far.
+_SPARE, _MAX_NUMBERS = 8, 1 << 22
 # So many numbers to be looked at, about a minute's work for two cores, are worth an approximate search, where one is
 # allowed; a point counts for so many at least.
 _MIN_APPROXIMATE, _LEAST_A_POINT = 5e11, 16
@@ -93,7 +96,8 @@ class Search:
     which the host looks for very many points, in boxes, and for very few.
 
     All are exact, but for a long search on a CPU that may be approximate, which is one for `n_approximate` queries in
-    all calls together, where FAISS is there.
+    all calls together, where FAISS is there. On a CPU a row's neighbours do not depend on the rows beside it; of points
+    that are equally far those with lower indices come first, but for those in a tree.
     """
 
     def __init__(self, z: np.ndarray, factors: np.ndarray, *, n_approximate: int = 0):
@@ -108,34 +112,40 @@ class Search:
         """int32 indices of shape (len(x), n)."""
         if not len(x):
             return np.empty((0, n), np.int32)
+        is_number = np.isfinite(x).all(axis=1)
+        if not is_number.all():
+            # It has no neighbours; what is computed with any is not a number either.
+            found = np.zeros((len(x), n), np.int32)
+            found[is_number] = self(x[is_number], n)
+            return found
         on_host = self._on_cpu or len(x) * self._z.size <= _MAX_ON_HOST
         has_boxes = self._has_boxes if on_host else self._boxes_beside_gpu
-        boxes_pay = has_boxes and self._looks_in_boxes(x, n) <= len(self._z)
+        boxes_pay = has_boxes and (self._z.nbytes <= _SMALL_BOXES or self._looks_in_boxes(n) <= len(self._z))
         if not on_host and not boxes_pay:
             return in_blocks(lambda block: _nearest(block, *self._on_device, n), x, len(self._z))
-        if self._on_cpu and self._is_long(x, n) and approximate.is_installed():
+        if self._on_cpu and self._is_long(n) and approximate.is_installed():
             return self._lists(self._in_units(x), n)
+        parts = (self._in_units(x[start : start + _AT_ONCE]) for start in range(0, len(x), _AT_ONCE))
         if boxes_pay:
-            parts = (x[start : start + _AT_ONCE] for start in range(0, len(x), _AT_ONCE))
-            return np.concatenate([self._boxes.nearest(self._in_units(part), n)[0] for part in parts])
+            return np.concatenate([self._boxes.nearest(part, n)[0] for part in parts])
         if self._has_boxes or x.shape[1] > _TREE_MAX_COLUMNS:
-            return self._among_all(self._in_units(x), n)
+            return np.concatenate([self._among_all(part, n) for part in parts])
         # Starting threads takes longer than finding the neighbours of a few points.
         workers = -1 if len(x) >= _THREADS_MIN_POINTS else 1
         return np.asarray(self._tree.query(self._in_units(x), k=np.arange(1, n + 1), workers=workers)[1], np.int32)
 
-    def _is_long(self, x: np.ndarray, n: int) -> bool:
-        if not self._n_approximate:
+    def _is_long(self, n: int) -> bool:
+        n_columns = self._z.shape[1]
+        if not self._n_approximate or (n_columns <= _TREE_MAX_COLUMNS and not self._has_boxes):
             return False
-        looks = len(self._z) if not self._has_boxes else min(len(self._z), self._looks_in_boxes(x, n))
-        return self._n_approximate * looks * max(x.shape[1], _LEAST_A_POINT) >= _MIN_APPROXIMATE
+        looks = len(self._z) if not self._has_boxes else min(len(self._z), self._looks_in_boxes(n))
+        return self._n_approximate * looks * max(n_columns, _LEAST_A_POINT) >= _MIN_APPROXIMATE
 
-    def _looks_in_boxes(self, x: np.ndarray, n: int) -> float:
-        """How many points are looked at for one query, as many of all as take as long; 0 for a few queries."""
-        if self._looks is None and len(x) < _N_SAMPLE:
-            return 0.0
+    def _looks_in_boxes(self, n: int) -> float:
+        """How many points are looked at for one query, as many of all as take as long."""
         if self._looks is None:
-            some = x[:: len(x) // _N_SAMPLE][:_N_SAMPLE]
+            # The points themselves tell, so that all queries go the same way.
+            some = self._z[:: max(1, len(self._z) // _N_SAMPLE)][:_N_SAMPLE]
             weight = _LOOK_IN_SMALL_BOXES if self._z.nbytes <= _SMALL_BOXES else _LOOK_IN_BOXES
             self._looks = weight * self._boxes.nearest(self._in_units(some), n)[1] / len(some)
         return self._looks
@@ -174,13 +184,47 @@ class Search:
         return native.Tree(self._in_units(self._z).astype(self._z.dtype))
 
     def _among_all(self, x: np.ndarray, n: int) -> np.ndarray:
+        n_candidates = min(n + _SPARE, len(self._z))
+        index = np.sort(self._candidates(x, n_candidates), axis=1)
+        found, far = self._in_order(x, index, n)
+        if n_candidates < len(self._z):
+            # Others may be as far as the last one.
+            are_more = np.flatnonzero(far[:, -1] - far[:, n - 1] <= self._rounding(x))
+            size = max(1, _MAX_NUMBERS // len(self._z))
+            for start in range(0, len(are_more), size):
+                rows = are_more[start : start + size]
+                found[rows] = self._within(x[rows], far[rows, n - 1], n)
+        return found
+
+    def _candidates(self, x: np.ndarray, n: int) -> np.ndarray:
+        """The n nearest in any order; which of those that are equally far depends on the rows asked for together."""
         if len(x) * len(self._z) >= _MIN_BLOCKWISE:
             search = NearestNeighbors(n_neighbors=n, algorithm="brute").fit(self._scaled)
             return np.asarray(search.kneighbors(x, return_distance=False), dtype=np.int32)
         far = self._half_squares - x @ self._scaled.T
-        index = np.argpartition(far, n - 1, axis=1)[:, :n]
-        order = np.argsort(np.take_along_axis(far, index, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(index, order, axis=1).astype(np.int32)
+        return np.argpartition(far, n - 1, axis=1)[:, :n].astype(np.int32)
+
+    def _in_order(self, x: np.ndarray, index: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The n nearest of each row's candidates, which come by their index, and the squares of all their distances;
+        nearest first."""
+        far = np.empty(index.shape)
+        size = max(1, _MAX_NUMBERS // (index.shape[1] * x.shape[1]))
+        for start in range(0, len(x), size):
+            part = slice(start, start + size)
+            far[part] = np.sum((x[part, None] - self._scaled[index[part]]) ** 2, axis=2)
+        order = np.argsort(far, axis=1, kind="stable")
+        return np.take_along_axis(index, order[:, :n], axis=1), np.take_along_axis(far, order, axis=1)
+
+    def _within(self, x: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
+        """The n nearest of all points that are no farther than the square `last` of a distance, and it is that far."""
+        squares = np.sum(x**2, axis=1) + 2.0 * (self._half_squares - x @ self._scaled.T).T
+        is_near = (squares <= last + self._rounding(x)).T
+        near = (np.flatnonzero(row)[None] for row in is_near)
+        return np.concatenate([self._in_order(x[[i]], index, n)[0] for i, index in enumerate(near)])
+
+    def _rounding(self, x: np.ndarray) -> np.ndarray:
+        """More than products of rows with points may be off by, as squares of distances."""
+        return 1e-12 * (np.sum(x**2, axis=1) + 2.0 * self._half_squares.max())
 
 
 def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:

@@ -117,8 +117,8 @@ int64_t nearest_points(const Tree<T>& tree, const T* query, int64_t k, int32_t* 
   return nearest.n_looked_at;
 }
 
-// Places of the n largest of `size` scores, largest first; ties go to the lower place, and what is not a number comes
-// after all others.
+// Places of the n largest of `size` scores, largest first; ties go to the lower place, and what is not a number counts
+// as -∞.
 template <typename T>
 void largest(const T* scores, int64_t size, int64_t n, int32_t* out) {
   using V = typename Simd<T>::V;
@@ -127,7 +127,6 @@ void largest(const T* scores, int64_t size, int64_t n, int32_t* out) {
   best.resize(n);
   int64_t n_found = 0;
   const auto take = [&](int64_t i) {
-    // What is no number is less than any, and makes room for it.
     const T score = scores[i] == scores[i] ? scores[i] : -std::numeric_limits<T>::infinity();
     int64_t at = n_found < n ? n_found++ : n - 1;
     for (; at > 0 && score > best[at - 1]; --at) {
