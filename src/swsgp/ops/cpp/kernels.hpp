@@ -61,11 +61,13 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
     Tile<T> s = beside(tile, memory);
     for (int64_t q = 0; q < q_n; ++q) {
       load_covariance(in, q, first, points, s);
+      V spread{};
       for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j < n; ++j) {
-          results[q_n + q] += a[i] * a[j] * s.matrix[i * stride + j];
+          spread += a[i] * a[j] * s.matrix[i * stride + j];
           twice_kl += tile.matrix[i * stride + j] * s.matrix[i * stride + j];
         }
+      results[q_n + q] += spread < V{} ? V{} : spread;
       cholesky(s);
       LogOfProduct<T> inverse_root_of_s;
       for (int64_t i = 0; i < n; ++i) inverse_root_of_s.times(s.inverse_diagonal[i]);
