@@ -116,7 +116,9 @@ def maximise_parts(model: SparseGP, one_pass: Callable[[], Iterator[Part]], kl_s
         # The weights do not depend on q.
         nowhere = _solution(np.zeros((n_inducing, n_latent)), np.ones((n_inducing, n_latent)))
         weighted = _sums(conditionals, likelihood, offset, one_pass(), nowhere, prior)
-        return _solve(prior, weighted, kl_scale, _start(prior, n_latent))
+        start = _start(prior, n_latent)
+        checked_bound(_bound(prior, weighted, start, kl_scale))
+        return _solve(prior, weighted, kl_scale, start)
     for part in one_pass():
         for x, _, index in _blocks_of(part):
             prior.add(index, *conditionals(x, index, np.zeros((len(x), 0)))[2:])

@@ -84,9 +84,9 @@ class Landmarks(eqx.Module):
         try:
             root = cholesky(k, lower=True)
         except (LinAlgError, ValueError):
+            way_out = "take precision='float64', or " if k.dtype == np.float32 else "look for extreme values, or take "
             raise NumericalError(
-                f"the covariance of {len(k)} landmarks has no factor in {k.dtype.name}; take precision='float64', or "
-                "fewer landmarks."
+                f"the covariance of {len(k)} landmarks has no factor in {k.dtype.name}; {way_out}fewer landmarks."
             ) from None
         whitening = solve_triangular(root, np.eye(len(k), dtype=k.dtype), lower=True)
         ready = eqx.tree_at(lambda part: part.whitening, self, jax.device_put(whitening))
