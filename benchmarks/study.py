@@ -135,9 +135,10 @@ class Study:
     def with_a_full_covariance(self):
         """The variance of test points with S = (P + AᵀA/σ²)⁻¹ in full, beside that with the best diagonal S."""
         form = solved.Form(len(self.x), 32, 0, self.factor)
-        model, system = solved._unsolved(self.hyper, self.x, form, "float64", 0)
+        model = solved._without_q(self.hyper, self.x, form, "float64", 0)
         noise = float(model.likelihood.noise)
         with precision_scope("float64"):
+            system = build(model, self.x)
             solution = maximise(system, model.likelihood, np.asarray(model.offset), self.y, form.kl_scale)
             test = build(model, self.x_test)
         prior = system.prior.toarray()
