@@ -76,6 +76,14 @@ def test_a_system_that_is_not_one_of_numbers_is_an_error_not_the_prior(float64, 
         maximise(made, model.likelihood, np.asarray(model.offset), y, 1.0)
 
 
+def test_sums_over_parts_that_are_no_numbers_are_an_error(float64, rng, tmp_path):
+    model, _, x, y, kl_scale = solved(rng, "gaussian")
+    y[7] = np.nan
+    store = Store.write(tmp_path, [(x, y)], 1, "float64", 0)
+    with pytest.raises(NumericalError, match="comes to no finite number; look for extreme values"):
+        maximise_parts(model, parts_of(store, model), kl_scale)
+
+
 def with_landmarks(model, places):
     landmarks = Landmarks.at(jnp.asarray(places), model.likelihood.n_latent)
     return eqx.tree_at(lambda m: m.landmarks, model, landmarks, is_leaf=lambda leaf: leaf is None)

@@ -11,6 +11,7 @@ from swsgp import RBF, PerPoint, Predictor
 from swsgp.errors import NumericalError
 from swsgp.gp.landmarks import Landmarks
 from swsgp.gp.model import prepared, with_precision
+from swsgp.shapes import precision_scope
 
 
 @pytest.fixture
@@ -79,7 +80,16 @@ def test_the_kl_of_landmarks_is_that_of_gaussians(landmarked):
     assert float(landmarks.kl()) == pytest.approx(expected)
 
 
-def test_a_covariance_without_a_factor_is_an_error_of_numbers():
-    x = np.linspace(0, 1, 300, dtype=np.float32)[:, None]
-    with pytest.raises(NumericalError, match="300 landmarks has no factor in float32"):
-        Landmarks.at(jnp.asarray(x), 1).prepared(with_precision(RBF(3.0), "float32"), x)
+@pytest.mark.parametrize(
+    ("precision", "way_out"), [("float32", "take precision='float64'"), ("float64", "look for extreme values")]
+)
+def test_a_covariance_without_a_factor_is_an_error_of_numbers(precision, way_out):
+    x = np.linspace(0, 1, 300, dtype=precision)[:, None]
+    # In float64 a smooth covariance has a factor.
+    x[7] = 0.5 if precision == "float32" else np.inf
+    covariance = with_precision(RBF(3.0), precision)
+    with (
+        precision_scope(precision),
+        pytest.raises(NumericalError, match=f"300 landmarks has no factor in {precision}; {way_out}"),
+    ):
+        Landmarks.at(jnp.asarray(x), 1).prepared(covariance, x)

@@ -1,6 +1,7 @@
 """The compiled operations against the plain ones, which are the reference."""
 
 import threading
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -112,6 +113,39 @@ def test_terms_and_gradients_with_a_full_s_equal_the_plain_ones(float64, rng, si
     given = (*with_covariances(rng, problem(rng, *sizes)), jnp.asarray(1e-3))
     expected = jax.jit(value_and_gradients, static_argnums=0)(plain, covariance, *given)
     assert_alike(value_and_gradients(compiled, covariance, *given), expected)
+
+
+def test_a_full_s_takes_nothing_from_a_variance(rng):
+    """S that varies, and a lot, across what f looks at alone: what it adds is 0 but for rounding."""
+    x, z, _, _ = problem(rng, 200, 5, 1, np.float32)
+    simple = with_precision(COVARIANCES[0], "float32").simple(3)
+    terms = partial(fused.local_terms, x, z, simple.packed(0.0, 1e-3), kinds=simple.kinds)
+    units = jnp.broadcast_to(jnp.eye(5, dtype=np.float32), (200, 5, 5))
+    weights, without, _ = terms(units, jnp.zeros((200, 0, 5), np.float32))
+    across = rng.normal(size=(200, 5))
+    across -= (
+        np.asarray(weights) * np.sum(across * weights, axis=1, keepdims=True) / np.sum(weights**2, axis=1)[:, None]
+    )
+    s = jnp.asarray(1e4 * across[:, None, :, None] * across[:, None, None, :], np.float32)
+    variance = terms(jnp.zeros((200, 5, 1), np.float32), s)[1]
+    assert bool(jnp.all(variance[:, 0] >= without[:, 0]))
+
+
+def test_systems_on_the_host_are_those_of_the_definition(float64, rng):
+    z, x = rng.normal(size=(40, 3)), rng.normal(size=(19, 3))
+    index = np.stack([rng.permutation(40)[:6] for _ in range(19)]).astype(np.int32)
+    covariance = with_precision(COVARIANCES[0], "float64")
+    simple = covariance.simple(3)
+    rest = np.asarray(simple.packed(0.0, 1e-3)), simple.kinds, np.zeros((40, 0)), np.zeros((19, 0))
+    a, left, precision, log_det = native.systems(x, index, z, *rest, whole=True)
+    for i in range(len(x)):
+        active, own = jnp.asarray(z[index[i]]), jnp.asarray(x[i : i + 1])
+        k_zz, k_xz = np.asarray(covariance.matrix(active, active)), np.asarray(covariance.matrix(active, own))[:, 0]
+        k_zz = k_zz + 1e-3 * np.diagonal(k_zz).mean() * np.eye(6)
+        np.testing.assert_allclose(a[i], np.linalg.solve(k_zz, k_xz), **EXACT)
+        np.testing.assert_allclose(left[i], covariance.diagonal(own)[0] - a[i] @ k_xz, **EXACT)
+        np.testing.assert_allclose(precision[i], np.linalg.inv(k_zz), **EXACT)
+        np.testing.assert_allclose(log_det[i], np.linalg.slogdet(k_zz)[1], **EXACT)
 
 
 @pytest.mark.parametrize(("n", "n_active", "n_latent"), [(1, 1, 1), (7, 7, 2), (100, 5, 1), (200, 17, 3)])

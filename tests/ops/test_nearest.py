@@ -126,7 +126,13 @@ def test_the_largest_in_groups_are_the_largest_and_ties_go_to_the_lower_index(rn
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_few_of_scores_that_are_no_numbers_are_places_that_exist(float64, dtype):
+@pytest.mark.parametrize("way", ["compiled", "plain", "device"])
+def test_scores_that_are_no_numbers_come_last(float64, monkeypatch, dtype, way):
+    if way == "plain":
+        monkeypatch.setattr(module.native, "is_available", lambda: False)
+    monkeypatch.setattr(module, "_MIN_GROUPED", 4)
+    if way == "device":
+        monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     scores = np.arange(300, dtype=dtype).reshape(3, 100)
     scores[0], scores[1, :3] = np.nan, np.nan
     found = np.asarray(largest(jnp.asarray(scores), 4))

@@ -34,14 +34,14 @@ class NeighbourTable:
     rows that it does not see.
     """
 
-    def __init__(self, x: np.ndarray, n_neighbors: int, length: int | None = None):
+    def __init__(self, x: np.ndarray, n_neighbors: int, length: int | None = None, n_devices: int = 1):
         length = len(x) if length is None else length
         what = f"the table of n_neighbors={n_neighbors} neighbours of {len(x):,} rows"
         advice, n_bytes = "lower n_neighbors, or use fewer rows", 4.0 * length * n_neighbors
         # Here, and where the steps are taken: several devices have a part each.
         is_here = jax.default_backend() == "cpu"
         check_memory(what, (1.0 + is_here) * n_bytes, advice)
-        check_device_memory(what, n_bytes / jax.local_device_count(), advice)
+        check_device_memory(what, n_bytes / n_devices, advice)
         self.table = np.zeros((length, n_neighbors), dtype=np.int32)
         self._x = x
 

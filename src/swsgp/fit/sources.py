@@ -65,7 +65,8 @@ class InMemory:
         self._x, self._y = self._on_devices(x), self._on_devices(y)
         # That of one device goes there as it is.
         length = self._length if self.shards.n_devices == 1 else None
-        self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors, length)
+        n_devices = len(self.shards.own)
+        self._table = None if n_neighbors is None else NeighbourTable(x, n_neighbors, length, n_devices)
 
     def batches(self, first: int, n_steps: int) -> np.ndarray:
         """The rows of some consecutive steps: for each device of this process, numbers among its own."""

@@ -31,6 +31,8 @@ _MIN_BLOCKWISE = 1_000_000
 # So many more points than asked for are looked at once more, with so many numbers at once, for the order of those that
 # are equally far.
 _SPARE, _MAX_NUMBERS = 8, 1 << 22
+# Of squares of distances that come from products, beside those of their ends.
+_ROUNDING = 1e-12
 # So many numbers to be looked at, about a minute's work for two cores, are worth an approximate search, where one is
 # allowed; a point counts for so many at least.
 _MIN_APPROXIMATE, _LEAST_A_POINT = 5e11, 16
@@ -44,7 +46,8 @@ _MIN_GROUPED = 64
 
 
 def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
-    """Indices of the n largest scores of each row, best first; ties go to the lower index.
+    """Indices of the n largest scores of each row, best first; ties go to the lower index, and what is
+    no number counts as -∞.
 
     On a GPU: the n largest are in the n groups of neighbouring scores whose largest are the largest, so that two
     searches among about sqrt(n M) scores each do for one among M. On a CPU that is no faster.
@@ -52,6 +55,7 @@ def largest(scores: Float[Array, "B M"], n: int) -> Int[Array, "B {n}"]:
     n_scores, on_cpu = scores.shape[1], jax.default_backend() == "cpu"
     if on_cpu and n <= _FEW and native.is_available():
         return native.largest(scores, n)
+    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
     if on_cpu or n_scores < _MIN_GROUPED * n:
         return jax.lax.top_k(scores, n)[1]
     size = 1 << ((n_scores // n).bit_length() // 2)
@@ -96,8 +100,8 @@ class Search:
     which the host looks for very many points, in boxes, and for very few.
 
     All are exact, but for a long search on a CPU that may be approximate, which is one for `n_approximate` queries in
-    all calls together, where FAISS is there. On a CPU a row's neighbours do not depend on the rows beside it; of points
-    that are equally far those with lower indices come first, but for those in a tree.
+    all calls together, where FAISS is there. In an exact search on a CPU a row's neighbours do not depend on the rows
+    beside it; of points that are equally far those with lower indices come first, but for those in a tree.
     """
 
     def __init__(self, z: np.ndarray, factors: np.ndarray, *, n_approximate: int = 0):
@@ -188,12 +192,12 @@ class Search:
         index = np.sort(self._candidates(x, n_candidates), axis=1)
         found, far = self._in_order(x, index, n)
         if n_candidates < len(self._z):
-            # Others may be as far as the last one.
-            are_more = np.flatnonzero(far[:, -1] - far[:, n - 1] <= self._rounding(x))
-            size = max(1, _MAX_NUMBERS // len(self._z))
-            for start in range(0, len(are_more), size):
-                rows = are_more[start : start + size]
-                found[rows] = self._within(x[rows], far[rows, n - 1], n)
+            # Others may be as far as the last one. Rows of such a table are often equal, too.
+            rounding = _ROUNDING * (np.sum(x**2, axis=1) + 2.0 * self._half_squares[index].max(axis=1))
+            are_more = np.flatnonzero(far[:, -1] - far[:, n - 1] <= rounding)
+            _, first, place = np.unique(x[are_more], axis=0, return_index=True, return_inverse=True)
+            each = are_more[first]
+            found[are_more] = self._all_within(x[each], far[each, n - 1], n)[place]
         return found
 
     def _candidates(self, x: np.ndarray, n: int) -> np.ndarray:
@@ -215,16 +219,19 @@ class Search:
         order = np.argsort(far, axis=1, kind="stable")
         return np.take_along_axis(index, order[:, :n], axis=1), np.take_along_axis(far, order, axis=1)
 
-    def _within(self, x: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
+    def _all_within(self, x: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
         """The n nearest of all points that are no farther than the square `last` of a distance, and it is that far."""
-        squares = np.sum(x**2, axis=1) + 2.0 * (self._half_squares - x @ self._scaled.T).T
-        is_near = (squares <= last + self._rounding(x)).T
-        near = (np.flatnonzero(row)[None] for row in is_near)
-        return np.concatenate([self._in_order(x[[i]], index, n)[0] for i, index in enumerate(near)])
-
-    def _rounding(self, x: np.ndarray) -> np.ndarray:
-        """More than products of rows with points may be off by, as squares of distances."""
-        return 1e-12 * (np.sum(x**2, axis=1) + 2.0 * self._half_squares.max())
+        found = np.empty((len(x), n), np.int32)
+        size = max(1, _MAX_NUMBERS // len(self._z))
+        for start in range(0, len(x), size):
+            part = slice(start, start + size)
+            own, others = np.sum(x[part] ** 2, axis=1)[:, None], 2.0 * self._half_squares
+            squares = own + others - 2.0 * (x[part] @ self._scaled.T)
+            # Products are off by less than this.
+            is_near = squares <= last[part, None] + _ROUNDING * (own + others)
+            for i, row in enumerate(is_near, start):
+                found[i] = self._in_order(x[[i]], np.flatnonzero(row)[None], n)[0]
+        return found
 
 
 def in_blocks(rank: Callable[[Array], Array], x: np.ndarray, n_points: int) -> np.ndarray:
