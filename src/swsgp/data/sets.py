@@ -77,8 +77,13 @@ def file_of_set(name: str) -> Path:
 
 def digest_of_set(name: str) -> str:
     """What tells the file of a data set from others: the beginning of its SHA-256."""
-    with file_of_set(name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    digest: str = _whole(file_of_set(name), _digest)
+    return digest[:16]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_set(name: str) -> DataSet:

@@ -111,8 +111,10 @@ def compute(cases: Sequence[Case]) -> list[dict[str, Any]]:
     n_columns = max(data.x.shape[1] for data in folds)
     wide = [_widened(data, n_columns) for data in folds]
     start = [_model(own, data, active, first["m"]) for own, data in zip(wide, folds, strict=True)]
-    models = train_together(start, [(own.x, own.y) for own in wide], settings)
-    return [attempt(partial(_scores, own, model, h)) for own, model in zip(wide, models, strict=True)]
+    outcome = attempt(lambda: {"models": train_together(start, [(own.x, own.y) for own in wide], settings)})
+    if "failed" in outcome:
+        return [outcome for _ in cases]
+    return [attempt(partial(_scores, own, model, h)) for own, model in zip(wide, outcome["models"], strict=True)]
 
 
 def _alone(data: Fold, start: SparseGP, settings: Settings, h: int) -> dict[str, Any]:

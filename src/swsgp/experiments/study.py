@@ -175,6 +175,8 @@ def attempt(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return compute()
     except NumericalError as error:
         return {"failed": str(error)}
+    except (NotImplementedError, RecursionError):
+        raise
     # What other libraries raise where a factor, or memory for it, is not to be had.
     except (np.linalg.LinAlgError, RuntimeError, MemoryError) as error:
         return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
