@@ -190,7 +190,8 @@ def device() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{n_cores()} cores of {names[0] if names else platform.machine()}"
+    n = n_cores()
+    return f"{n} core{'s' if n > 1 else ''} of {names[0] if names else platform.machine()}"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

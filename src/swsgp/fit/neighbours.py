@@ -14,13 +14,19 @@ FIRST_REFRESH = 64
 
 
 def next_refresh(step: int) -> int:
-    """The step after `step` at which neighbours are searched again: 64, 128, 256, …"""
-    return max(FIRST_REFRESH, 1 << step.bit_length())
+    """The step after `step` at which neighbours are searched again: 64, 80, 96, 112, 128, 160, …"""
+    return FIRST_REFRESH if step < FIRST_REFRESH else last_refresh(step) + (1 << _bits_of_rest(step))
 
 
 def last_refresh(step: int) -> int:
     """The step up to `step` at which neighbours were searched last."""
-    return 0 if step < FIRST_REFRESH else 1 << (step.bit_length() - 1)
+    return 0 if step < FIRST_REFRESH else step >> _bits_of_rest(step) << _bits_of_rest(step)
+
+
+def _bits_of_rest(step: int) -> int:
+    # Four times in an octave: with once, lengthscales of long runs were far from those of the neighbours, and scores
+    # fell at each search.
+    return step.bit_length() - 3
 
 
 # Rows whose neighbours are found at once.
