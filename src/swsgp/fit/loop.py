@@ -206,7 +206,8 @@ class _Run:
         if source.shards.mesh is not None and len(model.inducing) > MOST_ON_SEVERAL:
             raise SettingError(f"several devices can train {MOST_ON_SEVERAL:,} inducing points at most.")
         self.now = _Anchor(0, state, fixed, 1.0)
-        self.before = self.start = self.now
+        # The way back: from a start through every place where jitter and rate were changed.
+        self.start, self.changes = self.now, list[_Anchor]()
         self.metric: Covariance | None = None
         self.refresh_at = NEVER if _n_neighbors_known(model, settings) is None else 0
         self.window: Window | None = None
@@ -288,7 +289,7 @@ class _Run:
         saved, history = Snapshot(**found[0]), found[1]
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, saved.jitter)
         self.now = _Anchor(saved.step, saved.state, fixed, saved.rate_factor)
-        self.before = self.start = self.now
+        self.start, self.changes = self.now, []
         self.metric, self.refresh_at = saved.metric, saved.refresh_at
         self.history, self.clock = history, Clock(before=saved.seconds)
         if self.held_out is not None:
@@ -313,9 +314,9 @@ class _Run:
 
     def _move(self, state: State, step: int) -> None:
         """Go on from a state after a dispatch."""
-        self.before, self.now = self.now, _Anchor(step, state, self.now.fixed, self.now.rate_factor)
-        if self.before.step >= _KEEPS_START:
-            self.start = self.before
+        before, self.now = self.now, _Anchor(step, state, self.now.fixed, self.now.rate_factor)
+        if before.step >= _KEEPS_START:
+            self.start, self.changes = before, []
 
     def _overhead(self) -> float:
         """Seconds that a dispatch takes without any steps, if it does not need other rows first."""
@@ -384,9 +385,16 @@ class _Run:
 
     def _first_bad_step(self, outcome: Outcome, n_steps: int) -> int | None:
         n_good = int(outcome.n_good)
-        if n_good == n_steps and bool(processes.agreed(bool(all_finite(outcome.state)))):
+        if n_good == n_steps and _is_finite(outcome.state):
             return None
-        return self.now.step + n_good
+        # A gradient may spoil rows of q(u) that no bound looks at until many steps later.
+        if _is_finite(self._steps(self.now, n_good).state):
+            return self.now.step + n_good
+        n_sound, n_spoilt = 0, n_good
+        while n_spoilt - n_sound > 1:
+            n = (n_sound + n_spoilt) // 2
+            n_sound, n_spoilt = (n, n_spoilt) if _is_finite(self._steps(self.now, n).state) else (n_sound, n)
+        return self.now.step + n_spoilt
 
     def _step_back(self, bad_step: int) -> Reason | None:
         """Go back to a state from before a bad step, and go on with more jitter and a lower rate.
@@ -399,7 +407,7 @@ class _Run:
         if self.n_retries == 1:
             self.first_jitter = self.now.fixed.jitter
         self.bad_step = max(bad_step, self.bad_step)
-        anchors = [self.start, self.before, self.now]
+        anchors = [self.start, *self.changes, self.now]
         good_step = max(bad_step - (1 << (self.n_retries - 1)), anchors[0].step)
         from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
         n_steps = good_step - from_here.step
@@ -409,7 +417,8 @@ class _Run:
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
         rate_factor = 0.5 * self.now.rate_factor
         state = slowed(state, rate_factor / from_here.rate_factor)
-        self.before = self.now = _Anchor(good_step, state, fixed, rate_factor)
+        self.now = _Anchor(good_step, state, fixed, rate_factor)
+        self.changes = [*(anchor for anchor in self.changes if anchor.step <= good_step), self.now]
         self._warn_once(bad_step)
         return "not finite" if gives_up else None
 
@@ -431,3 +440,8 @@ class _Run:
             FitWarning,
             stacklevel=5,
         )
+
+
+def _is_finite(state: State) -> bool:
+    """Whether every number in it is finite, in all processes."""
+    return bool(processes.agreed(bool(all_finite(state))))

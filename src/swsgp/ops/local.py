@@ -69,17 +69,22 @@ def _inverse_lower(chol: Float[Array, "H H"]) -> Float[Array, "H H"]:
 
 
 def log_det(cov: Float[Array, "Q H H"]) -> Float[Array, " Q"]:
-    r"""$\log|S|$ of positive definite matrices, with the gradient $S^{-1}$ from the same factor."""
+    r"""$\log|S|$ of positive definite matrices, with the gradient $S^{-1}$ from the same factor.
+
+    Rounding of $S = LL^\top$ may leave none of its smallest eigenvalue: the diagonal grows by as much, before it is
+    factored.
+    """
     return jax.vmap(_log_det)(cov)
 
 
 @jax.custom_vjp
 def _log_det(cov: Float[Array, "H H"]) -> Scalar:
-    return -2.0 * jnp.sum(jnp.log(jnp.diagonal(inverse_factor(cov))))
+    return _log_det_forward(cov)[0]
 
 
 def _log_det_forward(cov):  # type: ignore[no-untyped-def]
-    w = inverse_factor(cov)
+    size = len(cov)
+    w = inverse_factor(cov * (1.0 + 2 * size * jnp.finfo(cov.dtype).eps * jnp.eye(size, dtype=cov.dtype)))
     return -2.0 * jnp.sum(jnp.log(jnp.diagonal(w))), w
 
 

@@ -25,6 +25,13 @@ void load_covariance(const Inputs<T>& in, int64_t q, int64_t first, int64_t poin
   }
 }
 
+// Rounding of S = L L' may leave none of its smallest eigenvalue: its diagonal grows by as much, before it is factored.
+template <typename T>
+void keep_definite(Tile<T>& s) {
+  const T factor = T(1) + T(2 * s.n) * std::numeric_limits<T>::epsilon();
+  for (int64_t i = 0; i < s.n; ++i) s.matrix[i * s.stride + i] *= factor;
+}
+
 // Points first, ..., first + lanes - 1.
 template <typename T>
 void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, const Terms<T>& out, int64_t first,
@@ -68,6 +75,7 @@ void forward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, con
           twice_kl += tile.matrix[i * stride + j] * s.matrix[i * stride + j];
         }
       results[q_n + q] += spread < V{} ? V{} : spread;
+      keep_definite(s);
       cholesky(s);
       LogOfProduct<T> inverse_root_of_s;
       for (int64_t i = 0; i < n; ++i) inverse_root_of_s.times(s.inverse_diagonal[i]);
@@ -140,6 +148,7 @@ void backward(const Sizes& sizes, const Theta<T>& theta, const Inputs<T>& in, co
         }
         weighted[i] += of_a * g_variance[q];
       }
+      keep_definite(s);
       cholesky(s);
       invert(s);
       square(s);
