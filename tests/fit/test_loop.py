@@ -36,6 +36,7 @@ from swsgp import (
 from swsgp.errors import DataError, FitWarning, SettingError
 from swsgp.fit import loop
 from swsgp.fit.progress import ProgressBar
+from swsgp.fit.sources import InMemory
 from swsgp.fit.stopping import Report
 from swsgp.metrics import class_nll, gaussian_nll, rmse
 
@@ -267,6 +268,48 @@ def test_a_run_that_cannot_be_saved_gives_back_the_last_good_model():
     assert trained.reason == "not finite"
     assert trained.steps == 0
     for a, b in zip(leaves(absurd), leaves(trained.model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Spoilt(Gaussian):
+    """The gradient of rows with large y is no number, though their value is."""
+
+    def expected_log_prob(self, y, mean, variance):
+        return super().expected_log_prob(y, mean, variance) + jnp.sqrt(jnp.where(y > 9, 0.0, 1.0) + 0.0 * mean[0])
+
+
+def test_a_gradient_that_spoils_rows_which_no_bound_looks_at_is_taken_back(monkeypatch):
+    """The inducing variables of one row are its own: for hundreds of steps all bounds are finite."""
+    monkeypatch.setattr(loop, "_CHUNK_SECONDS", 60.0)
+    x, y = wave(40_000)
+    x, y = np.append(x, [[50.0]], axis=0), np.append(y, 10.0)
+    places = np.append(np.linspace(-3, 3, 16), [49.0, 50.0, 51.0, 52.0])[:, None]
+    model = model_for(x, likelihood=Spoilt(0.1), placement=places, covariance_form="full")
+    pace = {"steps": 1009, "batch_size": 16, "learning_rate": 0.02}
+    settings = Settings(**pace, learn_inducing=True, learn_hyperparameters=False)
+    with pytest.warns(FitWarning, match="goes on from the last good state"):
+        trained = train(model, x, y, settings)
+    assert trained.reason == "not finite"
+    assert 497 < trained.steps < 900
+    assert all(np.isfinite(leaf).all() for leaf in leaves(trained.model))
+
+
+def test_the_way_back_goes_through_every_change_of_jitter_and_rate():
+    """After one bad step another, from which it takes a second try: the first is not passed again as it was."""
+    x, y = wave()
+    source = InMemory(x.astype("float32"), y.astype("float32"), 16, 0, None)
+    settings = Settings(steps=1000, batch_size=16, learning_rate=0.02, learn_inducing=True)
+    run = loop._Run(model_for(x), source, settings, None, None, None, len(x))
+    for step in (70, 100):
+        run._move(run._state_after(run.now, step - run.now.step), step)
+    with pytest.warns(FitWarning):
+        run._step_back(130)
+    changed = run.now
+    assert (changed.step, changed.rate_factor) == (129, 0.5)
+    for _ in range(2):
+        run._step_back(160)
+    assert (run.now.step, run.now.rate_factor) == (158, 0.125)
+    for a, b in zip(leaves(run.now.state), leaves(run._state_after(changed, 29)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -131,6 +131,18 @@ def test_a_full_s_takes_nothing_from_a_variance(rng):
     assert bool(jnp.all(variance[:, 0] >= without[:, 0]))
 
 
+@pytest.mark.parametrize("terms", [plain, compiled])
+def test_a_full_s_that_rounding_leaves_no_root_has_a_kl_and_a_gradient(rng, terms):
+    """S has a condition of 1e10, its root one of 1e5, which float32 can hold."""
+    given = problem(rng, 30, 8, 1, np.float32)
+    turned = np.linalg.qr(rng.normal(size=(30, 8, 8)))[0] * np.logspace(0, -5, 8)
+    given[3] = jnp.asarray((turned @ turned.swapaxes(1, 2))[:, None], np.float32)
+    assert np.linalg.eigvalsh(given[3]).min() < 0
+    covariance = with_precision(COVARIANCES[0], "float32")
+    found = jax.jit(value_and_gradients, static_argnums=0)(terms, covariance, *given, jnp.asarray(1e-3, np.float32))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+
+
 def test_systems_on_the_host_are_those_of_the_definition(float64, rng):
     z, x = rng.normal(size=(40, 3)), rng.normal(size=(19, 3))
     index = np.stack([rng.permutation(40)[:6] for _ in range(19)]).astype(np.int32)
