@@ -300,6 +300,7 @@ def test_the_way_back_goes_through_every_change_of_jitter_and_rate():
     source = InMemory(x.astype("float32"), y.astype("float32"), 16, 0, None)
     settings = Settings(steps=1000, batch_size=16, learning_rate=0.02, learn_inducing=True)
     run = loop._Run(model_for(x), source, settings, None, None, None, len(x))
+    run.chunk = 16
     for step in (70, 100):
         run._move(run._state_after(run.now, step - run.now.step), step)
     with pytest.warns(FitWarning):

@@ -24,7 +24,7 @@ from swsgp.serialization import from_bytes, read_header, to_bytes
 # Seconds between two checkpoints.
 _EVERY = 20.0
 # Another one for each change in what a state is made of, or in what the next steps are.
-_LAYOUT = 4
+_LAYOUT = 5
 # Settings that do not change what a step does.
 _MAY_DIFFER = ("progress", "time_budget")
 

@@ -412,13 +412,16 @@ class _Run:
         from_here = [anchor for anchor in anchors if anchor.step <= good_step][-1]
         n_steps = good_step - from_here.step
         state = self._state_after(from_here, n_steps)
+        if not _is_finite(state):
+            # Past a search for neighbours steps are not quite those that were taken.
+            good_step, state = from_here.step, from_here.state
         gives_up = self.n_retries > MAX_RETRIES
         raised = jnp.maximum(self.first_jitter, jnp.minimum(10.0 * self.now.fixed.jitter, MAX_JITTER))
         fixed = eqx.tree_at(lambda m: m.jitter, self.now.fixed, self.first_jitter if gives_up else raised)
         rate_factor = 0.5 * self.now.rate_factor
         state = slowed(state, rate_factor / from_here.rate_factor)
         self.now = _Anchor(good_step, state, fixed, rate_factor)
-        self.changes = [*(anchor for anchor in self.changes if anchor.step <= good_step), self.now]
+        self.changes = [*(anchor for anchor in anchors[1:] if anchor.step <= good_step), self.now]
         self._warn_once(bad_step)
         return "not finite" if gives_up else None
 
@@ -426,7 +429,7 @@ class _Run:
         """The state some steps after another, which may be of several windows."""
         stop = start.step + n_steps
         while start.step < stop:
-            n = min(stop, self._window_at(start.step).stop) - start.step
+            n = min(stop, self._window_at(start.step).stop, start.step + self.chunk) - start.step
             start = replace(start, step=start.step + n, state=self._steps(start, n).state)
         return start.state
 
@@ -443,5 +446,5 @@ class _Run:
 
 
 def _is_finite(state: State) -> bool:
-    """Whether every number in it is finite, in all processes."""
+    """Whether every number in it is finite; processes that train together have the same ones."""
     return bool(processes.agreed(bool(all_finite(state))))

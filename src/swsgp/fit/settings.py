@@ -24,8 +24,8 @@ class Settings:
         Adam's rate, and whether it stays ("constant") or falls to 0 at the last of `steps` ("cosine"). A run that
         the time or the held-out rows end earlier has not come down all the way.
     learn_inducing
-        Whether inducing inputs move. If they do, their neighbours are searched anew in every step; if not, when
-        the step count passes a power of two, since the learned lengthscales change who is near.
+        Whether inducing inputs move. If they do, their neighbours are searched anew in every step; if not, four
+        times while the step count doubles, since the learned lengthscales change who is near.
     learn_hyperparameters
         Whether the covariance, the likelihood and the offset are learned, or q(u) alone.
     kl_scale
