@@ -15,9 +15,8 @@ CLAIMS: dict[str, tuple[str, str]] = {
     ),
     "posterior-1d": (
         "The posteriors of SVGP and SWSGP look the same.",
-        "Means and bands are alike where there are data, and the more so the longer they are trained. In the gap and "
-        "beyond all rows SWSGP differs, also with inducing inputs that stay: its q(u) there was trained for rows at "
-        "the edge alone.",
+        "Means and bands are alike where there are data. In the gap and beyond all rows SWSGP differs, also with "
+        "inducing inputs that stay: its q(u) there was trained for rows at the edge alone.",
     ),
     "m-and-h": (
         "SWSGP-M-H is better than SVGP that predicts from the H nearest, and comparable with SVGP-M.",

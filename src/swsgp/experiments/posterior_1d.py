@@ -98,4 +98,6 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
         panel.plot(r["inducing"], np.full(len(r["inducing"]), -2.3), "|", color=BLUE, markersize=5)
         moves = "move" if r["case"]["learn_inducing"] else "stay"
         panel.set_title(f"{r['case']['system']}, inducing inputs {moves}", loc="left", fontsize=10)
+    # Inducing inputs that move may go far away.
+    panels[0, 0].set_xlim(GRID[0] - 1, GRID[-1] + 1)
     return figure

@@ -210,7 +210,7 @@ class Curve:
 def figure_of_systems(panels: dict[str, dict[str, tuple[Sequence[float], float | None]]]) -> Figure:
     """A panel for each score with a row for each system: ours with the spread over folds, and the paper's."""
     n_rows = max(map(len, panels.values()))
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 1.4 + 0.32 * n_rows), squeeze=False)
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 1.6 + 0.32 * n_rows), squeeze=False)
     for axis, (title, systems) in zip(axes[0], panels.items(), strict=True):
         for row, (ours, paper) in enumerate(systems.values()):
             bar = np.std(ours, ddof=1) if len(ours) > 1 else None
@@ -219,7 +219,7 @@ def figure_of_systems(panels: dict[str, dict[str, tuple[Sequence[float], float |
                 axis.plot(paper, row, "x", color=BLUE, label="paper")
         axis.set_yticks(range(len(systems)), systems)
         axis.set_ylim(len(systems) - 0.5, -0.5)
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title.replace(", ", "\n"), fontsize=10)
     # Scores far apart, as some of the paper's are, leave the others in one place.
     legend_below(figure, 2)
     return figure

@@ -195,9 +195,10 @@ class Search:
             # Others may be as far as the last one. Rows of such a table are often equal, too.
             rounding = _ROUNDING * (np.sum(x**2, axis=1) + 2.0 * self._half_squares[index].max(axis=1))
             are_more = np.flatnonzero(far[:, -1] - far[:, n - 1] <= rounding)
-            _, first, place = np.unique(x[are_more], axis=0, return_index=True, return_inverse=True)
-            each = are_more[first]
-            found[are_more] = self._all_within(x[each], far[each, n - 1], n)[place]
+            if len(are_more):
+                _, first, place = np.unique(x[are_more], axis=0, return_index=True, return_inverse=True)
+                each = are_more[first]
+                found[are_more] = self._all_within(x[each], far[each, n - 1], n)[place]
         return found
 
     def _candidates(self, x: np.ndarray, n: int) -> np.ndarray:
