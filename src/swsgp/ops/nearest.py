@@ -198,7 +198,7 @@ class Search:
             if len(are_more):
                 _, first, place = np.unique(x[are_more], axis=0, return_index=True, return_inverse=True)
                 each = are_more[first]
-                found[are_more] = self._all_within(x[each], far[each, n - 1], n)[place]
+                found[are_more] = self._all_within(x[each], far[each, n - 1], n)[place.ravel()]
         return found
 
     def _candidates(self, x: np.ndarray, n: int) -> np.ndarray:
