@@ -239,7 +239,7 @@ def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Fi
     figure, panels = plt.subplots(2, len(curves), figsize=(3.6 * len(curves), 5.4), squeeze=False, sharex="col")
     for column, (name, systems) in enumerate(curves.items()):
         for system, points in systems.items():
-            compiled = points[0]["training_seconds"] if points[0]["step"] == 1 and len(points) > 1 else 0.0
+            compiled = points[0]["training_seconds"] if points[0].get("step") == 1 and len(points) > 1 else 0.0
             points = [point for point in points if point["training_seconds"] > compiled]
             minutes = [(point["training_seconds"] - compiled) / 60 for point in points]
             for row, key in enumerate((main_score(points[0]), "nll")):
