@@ -1,4 +1,5 @@
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -73,13 +74,20 @@ def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likeli
 @pytest.mark.skipif(native._native is None, reason="the compiled operations were not built")
 def test_a_few_rows_are_predicted_on_the_host_beside_a_gpu_too(rng, monkeypatch):
     x, _ = toy(rng)
-    model = make(x, PerPoint(H))
-    expected = Predictor(model).latent(x[:2])
+    model = make(x, PerPoint(H), likelihood=Bernoulli())
+    expected = Predictor(model).probabilities(x[:2])
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     predictor = Predictor(model)
     monkeypatch.setattr(prediction.programs, "per_point", None)
-    for ours, other in zip(predictor.latent(x[:2]), expected, strict=True):
-        np.testing.assert_allclose(ours, other, **EXACT)
+    used, of_moments = [], prediction.programs.of_moments
+
+    def watched(*args, **kwargs):
+        used.append(jax.config.jax_default_device)
+        return of_moments(*args, **kwargs)
+
+    monkeypatch.setattr(prediction.programs, "of_moments", watched)
+    np.testing.assert_allclose(predictor.probabilities(x[:2]), expected, **EXACT)
+    assert used == [jax.devices("cpu")[0]]
 
 
 @pytest.mark.parametrize(

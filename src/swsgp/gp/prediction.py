@@ -227,7 +227,9 @@ class Predictor:
         if finish is programs.moments and self._noise is not None:
             return mean[:, 0], variance[:, 0] + self._noise
         arrays, structure = self._likelihood
-        results = programs.of_moments(arrays, mean, variance, others, structure=structure, finish=finish)
+        # Asking a GPU takes longer than the few numbers do.
+        with jax.default_device(_host()):
+            results = programs.of_moments(arrays, mean, variance, others, structure=structure, finish=finish)
         return tuple(np.asarray(result) for result in results)
 
     def _few(self, arrays: list[Any], own: np.ndarray) -> tuple[list[Any], np.ndarray]:
@@ -265,6 +267,14 @@ class Predictor:
             f"a prediction is not finite even with jitter {float(model.jitter):.1e}; "
             "check the inputs for extreme values, or use precision='float64'."
         )
+
+
+def _host() -> Any:
+    """The CPU, or the device in use where JAX was started without one."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 def _union(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
