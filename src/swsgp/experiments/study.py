@@ -132,10 +132,11 @@ class Study:
     def write_figure(self, figure: Figure) -> None:
         """The figure as PNG and PDF."""
         figure.set_layout_engine("constrained")
-        for kind in ("png", "pdf"):
+        # Without a date the same runs give the same file.
+        for kind, facts in (("png", {}), ("pdf", {"CreationDate": None})):
             path = self.folder / f"{self.level}.{kind}"
             with replacing(path) as new:
-                figure.savefig(new, dpi=150, format=kind)
+                figure.savefig(new, dpi=150, format=kind, metadata=facts)
             self.say(f"Wrote {path}.")
         plt.close(figure)
 
