@@ -68,8 +68,8 @@ CLAIMS: dict[str, tuple[str, str]] = {
     ),
     "joint-covariance": (
         "SWSGP-U approximates joint covariances well if H is large enough.",
-        "What is left of covariances is small: with none at all the error is 5e-7 to 6.6e-6. In the full run SWSGP-U has "
-        "41 to 65% of that, and is ahead of the full GP, which has 2,000 of the 8,600 rows, in RMSE and joint NLL. "
+        "What is left of covariances is small: with none at all the error is 5e-7 to 6.6e-6. In the full run SWSGP-U "
+        "has 41 to 65% of that, and is ahead of the full GP, which has 2,000 of the 8,600 rows, in RMSE and joint NLL. "
         "More neighbours make covariances and scores a little worse, not better: in training 128 active points for 64 "
         "rows are about two for each row, and q(u) fits such sets. In the quick run, a hundredth of the steps, H of 16 "
         "and more is far worse than no covariance. SVGP-512 in full is missing.",
