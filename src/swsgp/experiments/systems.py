@@ -235,7 +235,10 @@ def legend_below(figure: Figure, n_columns: int) -> None:
 
 
 def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Figure:
-    """Scores over training time after the first step, which compiles: data sets in columns, a curve for each system."""
+    """Scores over training time: data sets in columns, a curve for each system.
+
+    Where a curve has the first step, which compiles, the time is that after it.
+    """
     figure, panels = plt.subplots(2, len(curves), figsize=(3.6 * len(curves), 5.4), squeeze=False, sharex="col")
     for column, (name, systems) in enumerate(curves.items()):
         for system, points in systems.items():

@@ -274,7 +274,7 @@ def _host() -> Any:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
-        return None
+        return jax.config.jax_default_device  # type: ignore[attr-defined]
 
 
 def _union(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
