@@ -18,7 +18,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+from swsgp.plots import plain_ticks
 
 ROOT = Path(__file__).parent.parent
 N, M, H = 2_000_000, 100_000, 16
@@ -85,9 +86,7 @@ def figure(rows: list[dict[str, float]]) -> Any:
             panel.set_xscale("log")
             if key != "nll":
                 panel.set_yscale("log")
-                panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-                panel.yaxis.set_major_formatter(ScalarFormatter())
-                panel.yaxis.set_minor_formatter(NullFormatter())
+                plain_ticks(panel.yaxis)
             if not column:
                 panel.set_ylabel(words, fontsize=8)
         others = ", ".join(f"{k.upper()} = {v:,}" for k, v in fixed.items())

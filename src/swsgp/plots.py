@@ -14,13 +14,21 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
 
 BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#718096"
 INK, RULE = "#1a202c", "#e2e8f0"
+
+
+def plain_ticks(axis: Axis) -> None:
+    """A logarithmic axis with numbers as one writes them, at 1, 3, 10, 30, …"""
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def posteriors_1d(

@@ -75,7 +75,9 @@ def test_a_few_rows_on_the_host_are_predicted_as_many_are(rng, precision, likeli
 def test_a_few_rows_are_predicted_on_the_host_beside_a_gpu_too(rng, monkeypatch):
     x, _ = toy(rng)
     model = make(x, PerPoint(H), likelihood=Bernoulli())
-    expected = Predictor(model).probabilities(x[:2])
+    with monkeypatch.context() as by_programs:
+        by_programs.setattr(prediction, "_FEW", 0)
+        expected = Predictor(model).probabilities(x[:2])
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     predictor = Predictor(model)
     monkeypatch.setattr(prediction.programs, "per_point", None)

@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from swsgp.baselines.predictive import BaselinePredictor
 from swsgp.data.scaling import Scaling
@@ -25,7 +24,7 @@ from swsgp.gp.likelihoods import Bernoulli, Gaussian, Likelihood
 from swsgp.gp.model import JITTER, SparseGP, create
 from swsgp.gp.prediction import Predictor
 from swsgp.metrics import PAPER_SHIFT, class_scores, coverage, rmse
-from swsgp.plots import BLUE, ORANGE
+from swsgp.plots import BLUE, ORANGE, plain_ticks
 
 # Sets whose scores the paper gives in the units of the target; the others are standardised.
 _IN_UNITS = ("powerplant", "kin8nm")
@@ -251,9 +250,7 @@ def figure_of_curves(curves: dict[str, dict[str, list[dict[str, float]]]]) -> Fi
         panels[0, column].set_title(name, fontsize=10)
         panels[1, column].set_xlabel("minutes of training")
         panels[1, column].set_xscale("log")
-        panels[1, column].xaxis.set_minor_formatter(NullFormatter())
-        panels[1, column].xaxis.set_major_formatter(ScalarFormatter())
-        panels[1, column].xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        plain_ticks(panels[1, column].xaxis)
         # Below the panels: curves may be anywhere in them.
         panels[1, column].legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     return figure
