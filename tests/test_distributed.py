@@ -249,7 +249,7 @@ def test_processes_that_cannot_come_together_say_so(tables, tmp_path, options, w
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--target", "y", "--out", "{}/nowhere/m.swsgp"], "No such file or directory"),
+        (["--target", "y", "--out", "{}/nowhere/m.swsgp"], "there is no such folder: "),
         (["--target", "y", "--out", "{}/m.swsgp", *STEPS, "--batch-size", "33"], "divided evenly"),
     ],
 )

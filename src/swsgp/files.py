@@ -56,9 +56,12 @@ def check_writable(path: Path) -> None:
 
 def _beside(path: Path) -> Path:
     """A new empty file in the same folder; an error speaks of the file that the user named."""
+    folder = path.absolute().parent
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=folder)
     except OSError as error:
+        if not folder.is_dir():
+            raise OSError(error.errno, "there is no such folder", str(folder)) from None
         raise OSError(error.errno, error.strerror, str(path)) from None
     os.close(handle)
     return Path(name)
